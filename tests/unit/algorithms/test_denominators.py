@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+from helpers.tolerance import EXACT
+
+from zerogap.algorithms import loss_denominators
+from zerogap.errors import DataError
+
+LENGTHS = np.array([3, 0, 17, 5])
+
+
+@pytest.mark.parametrize(
+    ("kind", "constant", "expected"),
+    [
+        ("token", None, [25.0, np.inf, 25.0, 25.0]),
+        ("record", None, [9.0, np.inf, 51.0, 15.0]),
+        ("constant", 64, [192.0, np.inf, 192.0, 192.0]),
+    ],
+)
+def test_a_record_without_tokens_counts_in_no_denominator(kind, constant, expected):
+    found = loss_denominators(LENGTHS, kind=kind, constant=constant)
+    EXACT.check(found, np.array(expected))
+
+
+def test_a_batch_without_trainable_tokens_is_refused():
+    with pytest.raises(DataError, match="none of the 2 records"):
+        loss_denominators(np.zeros(2, int), kind="token")
+
+
+@pytest.mark.parametrize(("kind", "constant"), [("constant", None), ("constant", 0), ("token", 5)])
+def test_a_constant_goes_with_its_kind_and_no_other(kind, constant):
+    with pytest.raises(DataError, match="constant"):
+        loss_denominators(LENGTHS, kind=kind, constant=constant)
