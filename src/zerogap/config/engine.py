@@ -1,0 +1,20 @@
+"""[engine]: memory and batch limits of the inference engine."""
+
+from pydantic import Field
+
+from zerogap.config.section import Section
+
+
+class EngineConfig(Section):
+    """Limits only: none of them changes a token or a log-prob."""
+
+    kv_cache_gib: float = Field(1.0, gt=0)
+    """Memory for keys and values, in GiB."""
+    kv_cache_tokens: int | None = Field(None, ge=1)
+    """The same limit in tokens, rounded up to whole pages; when given, it decides instead of kv_cache_gib."""
+    max_running: int = Field(64, ge=1)
+    """Most sequences in one forward pass."""
+    max_scheduled_tokens: int = Field(1024, ge=1)
+    """Most token rows in one forward pass, prompts' and completions' together; longer prompts are prefilled in chunks."""
+    prefix_cache: bool = True
+    """Keep the keys and values of finished requests for prompts that begin alike."""

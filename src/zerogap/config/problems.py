@@ -1,0 +1,124 @@
+"""What is wrong with a recipe, in words: pydantic's errors to ``key = value (from where): why; what to do``."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from zerogap.config.run import RunConfig
+from zerogap.errors import ConfigError
+
+
+def describe(
+    error: ValidationError, tree: Mapping[str, Any], sources: Mapping[str, str]
+) -> list[str]:
+    """One line a problem, in the order of the sections."""
+    lines: list[str] = []
+    for details in error.errors():
+        key = _dotted_key(details["loc"], tree)
+        lines += _lines(key, details, sources)
+    return lines
+
+
+def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
+    """Dotted keys of every field of every kind."""
+    for name, field in section.model_fields.items():
+        sections = list(_sections(field.annotation))
+        if not sections:
+            yield f"{prefix}{name}"
+        for inner in sections:
+            yield from known_keys(inner, f"{prefix}{name}.")
+
+
+def _lines(key: str, details: ErrorDetails, sources: Mapping[str, str]) -> list[str]:
+    context = details.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, ConfigError):
+        # A section's own check: its keys are relative to the section.
+        prefix = f"{key}." if key else ""
+        return [prefix + line for line in str(cause).splitlines()]
+    match details["type"]:
+        case "extra_forbidden":
+            return [f"{key}{_origin(key, sources)}: no such key; {_suggestion(key)}"]
+        case "missing":
+            return [f"{key} is missing: it has no default; set it in the recipe or with --{key}"]
+        case "union_tag_not_found":
+            return [f"{key}.kind is missing: it says what {key} is; set one of {_kinds(key)}"]
+        case "union_tag_invalid":
+            kind = f"{key}.kind = {context['tag']!r}{_origin(f'{key}.kind', sources)}"
+            return [f"{kind}: no such kind; set one of {_kinds(key)}"]
+    return [f"{key} = {details['input']!r}{_origin(key, sources)}: {_reason(details)}"]
+
+
+def _origin(key: str, sources: Mapping[str, str]) -> str:
+    """Who gave this value, its table, or (for a list's element) its list."""
+    for given, source in sources.items():
+        if f"{given}.".startswith(f"{key}.") or f"{key}.".startswith(f"{given}."):
+            return f" (from {source})"
+    return ""
+
+
+def _reason(details: ErrorDetails) -> str:
+    if details["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "this is a table of keys, not a value; set the keys in it"
+    allowed = details["msg"].removeprefix("Input ").removeprefix("should be ")
+    verb = (
+        "is not of the right type; give"
+        if details["type"].endswith("_type")
+        else "is not allowed; give"
+    )
+    return f"it {verb} {allowed[:1].lower()}{allowed[1:]}"
+
+
+def _dotted_key(location: tuple[int | str, ...], tree: object) -> str:
+    """The key as the recipe has it: without the kind that pydantic inserts for a union."""
+    names: list[str] = []
+    at: Any = tree
+    for part in location:
+        table = at if isinstance(at, Mapping) else {}
+        if part not in table and table.get("kind") == part:
+            continue
+        names.append(str(part))
+        at = table.get(part)
+    return ".".join(names)
+
+
+def _suggestion(key: str) -> str:
+    tables = _keys_by_table()
+    parent, _, leaf = key.rpartition(".")
+    beside = tables.get(parent, [])
+    if leaf in beside:
+        return f"it belongs to another kind of {parent}; remove it, or set another {parent}.kind"
+    near = [f"{parent}.{name}".lstrip(".") for name in difflib.get_close_matches(leaf, beside, n=2)]
+    # The right name in the wrong table.
+    near += [f"{table}.{leaf}".lstrip(".") for table, names in tables.items() if leaf in names]
+    if near:
+        return f"did you mean {' or '.join(dict.fromkeys(near))}?"
+    return f"the keys of {parent or 'a recipe'} are {', '.join(beside)}" if beside else "remove it"
+
+
+def _keys_by_table() -> dict[str, list[str]]:
+    """Dotted name of each table ("" for the recipe itself) -> its keys."""
+    tables: dict[str, dict[str, None]] = {}
+    for key in known_keys():
+        names = key.split(".")
+        for i, name in enumerate(names):
+            tables.setdefault(".".join(names[:i]), {})[name] = None
+    return {table: list(names) for table, names in tables.items()}
+
+
+def _kinds(key: str) -> str:
+    section: type[BaseModel] = RunConfig
+    field = section.model_fields[key.split(".")[0]]
+    kinds = [get_args(s.model_fields["kind"].annotation)[0] for s in _sections(field.annotation)]
+    return ", ".join(f'"{kind}"' for kind in kinds)
+
+
+def _sections(annotation: object) -> Iterator[type[BaseModel]]:
+    """The sections that a field's type names; none for a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections(inner)

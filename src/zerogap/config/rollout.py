@@ -1,0 +1,31 @@
+"""[rollout]: how many completions a step draws, and how."""
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from zerogap.config.sampling import SamplingConfig
+from zerogap.config.section import Section
+
+
+class RolloutConfig(Section):
+    """A step draws ``prompts_per_step * group_size`` completions."""
+
+    prompts_per_step: int = Field(16, ge=1)
+    """Prompts of a step; each becomes one group."""
+    group_size: int = Field(8, ge=1)
+    """Completions of a prompt; rewards are compared within them."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How completions are drawn."""
+
+    def problems(self) -> Iterator[str]:
+        """Sampling whose tokens cannot be trained on."""
+        sampling = self.sampling
+        if sampling.params().is_greedy:
+            yield f"sampling.temperature = {sampling.temperature}: greedy completions of one prompt are all the same, so a group carries no signal; set a temperature above 0, such as 1.0"
+        for key, whole in (("top_k", -1), ("top_p", 1.0), ("min_p", 0.0)):
+            if (given := getattr(sampling, key)) != whole:
+                yield (
+                    f"sampling.{key} = {given}: truncated sampling draws from another distribution than the one the loss scores, "
+                    f"which biases every policy ratio; set {key} = {whole} (evaluate.sampling may truncate)"
+                )

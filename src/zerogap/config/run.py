@@ -1,0 +1,104 @@
+"""The whole recipe: every section, and what must hold between them."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from zerogap.config.data import DataConfig
+from zerogap.config.engine import EngineConfig
+from zerogap.config.evaluate import EvaluateConfig
+from zerogap.config.loss import LossConfig
+from zerogap.config.model import ModelSection
+from zerogap.config.obs import ObsConfig
+from zerogap.config.prompt import PromptConfig
+from zerogap.config.reward import RewardConfig
+from zerogap.config.rollout import RolloutConfig
+from zerogap.config.sampling import SamplingConfig
+from zerogap.config.section import Section
+from zerogap.config.train import TrainConfig
+
+
+class RunSection(Section):
+    """[run]: how long, and where it is kept."""
+
+    dir: str = Field(min_length=1)
+    """The run's folder; a recipe without it gets ``runs/<name of the recipe>``. A folder that holds an
+    unfinished run of the same recipe is resumed."""
+    steps: int = Field(ge=1)
+    """Training steps; each samples, grades and trains once."""
+    seed: int = Field(0, ge=0)
+    """Fixes random weights, the order of prompts and all sampling."""
+    checkpoint_every: int = Field(10, ge=0)
+    """Save a checkpoint every so many steps, and after the last; 0 only after the last."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """How many of the newest checkpoints stay on disk."""
+
+
+class RunConfig(Section):
+    """One run. Frozen: nothing is adjusted after loading, what follows from it is computed where it is used."""
+
+    run: RunSection
+    """How long, and where it is kept."""
+    numerics: Literal["exact", "fast"] = "exact"
+    """exact: engine and trainer give every token the same log-prob, bit for bit; fast: kernels may differ by rounding."""
+    model: ModelSection
+    """Where the policy comes from."""
+    data: DataConfig
+    """Where prompts come from."""
+    prompt: PromptConfig = PromptConfig()
+    """How a question becomes a prompt."""
+    reward: RewardConfig
+    """How completions are graded."""
+    rollout: RolloutConfig = RolloutConfig()
+    """How many completions, and how they are drawn."""
+    engine: EngineConfig = EngineConfig()
+    """Limits of the inference engine."""
+    train: TrainConfig = TrainConfig()
+    """Optimizer and micro-batches."""
+    loss: LossConfig = LossConfig()
+    """Objective."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """Held-out prompts."""
+    obs: ObsConfig = ObsConfig()
+    """Records for people."""
+
+    @property
+    def evaluate_sampling(self) -> SamplingConfig:
+        """How evaluation completions are drawn."""
+        return self.evaluate.sampling or self.rollout.sampling
+
+    def problems(self) -> Iterator[str]:
+        """Values that are fine alone and impossible together."""
+        yield from self._group_problems()
+        yield from self._length_problems()
+        if self.train.warmup_steps >= self.run.steps:
+            yield f"train.warmup_steps = {self.train.warmup_steps}: the run has run.steps = {self.run.steps} and would never leave the warm-up; set fewer warm-up steps or more steps"
+        if self.evaluate.every and not self.data.has_evaluation:
+            yield f"evaluate.every = {self.evaluate.every}: data has no evaluation prompts; set data.eval_size (or data.eval_path for files), or evaluate.every = 0"
+        if self.reward.kind == "task" and self.data.kind not in ("reasoning_gym", "builtin"):
+            yield f'reward.kind = "task": data.kind = {self.data.kind!r} brings no score of its own; set a reward that compares answers, such as "exact"'
+        if (
+            self.reward.kind not in ("task", "import")
+            and getattr(self.data, "answer_field", "") is None
+        ):
+            yield f'reward.kind = {self.reward.kind!r}: it compares with a reference answer, and data.answer_field is none; name the field, or set reward.kind = "import"'
+
+    def _group_problems(self) -> Iterator[str]:
+        rollout, updates = self.rollout, self.train.updates_per_step
+        if rollout.group_size < 2:
+            yield f"rollout.group_size = {rollout.group_size}: advantages compare the completions of one prompt, and a single one has nothing to compare with; set 2 or more"
+        if rollout.prompts_per_step % updates:
+            yield f"train.updates_per_step = {updates}: rollout.prompts_per_step = {rollout.prompts_per_step} groups cannot be split evenly; set a divisor of it"
+
+    def _length_problems(self) -> Iterator[str]:
+        limits = {"engine.kv_cache_tokens": self.engine.kv_cache_tokens}
+        if self.model.init is not None:
+            limits["model.init.max_positions"] = self.model.init.max_positions
+        lengths = {"rollout.sampling.max_new_tokens": self.rollout.sampling.max_new_tokens}
+        if self.evaluate.sampling is not None:
+            lengths["evaluate.sampling.max_new_tokens"] = self.evaluate.sampling.max_new_tokens
+        for key, limit in limits.items():
+            for length_key, length in lengths.items():
+                if limit is not None and length >= limit:
+                    yield f"{length_key} = {length}: with a prompt it does not fit {key} = {limit}; set fewer new tokens or a higher limit"
