@@ -63,13 +63,10 @@ def _origin(key: str, sources: Mapping[str, str]) -> str:
 def _reason(details: ErrorDetails) -> str:
     if details["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "this is a table of keys, not a value; set the keys in it"
-    allowed = details["msg"].removeprefix("Input ").removeprefix("should be ")
-    verb = (
-        "is not of the right type; give"
-        if details["type"].endswith("_type")
-        else "is not allowed; give"
-    )
-    return f"it {verb} {allowed[:1].lower()}{allowed[1:]}"
+    must = details["msg"].replace("Input should be", "it must be")
+    if details["type"] == "string_type":
+        return f"{must}; write it in quotes, which a flag needs as well: '\"{details['input']}\"'"
+    return must
 
 
 def _dotted_key(location: tuple[int | str, ...], tree: object) -> str:

@@ -1,0 +1,135 @@
+"""Impossible combinations are refused when a config is made."""
+
+import pytest
+from helpers.recipes import run_config, run_tree
+from pydantic import BaseModel, ValidationError
+
+from zerogap.config import EvaluateConfig, RunConfig, SamplingConfig
+from zerogap.config.problems import _sections
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 32,
+    "max_positions": 128,
+}
+JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"rollout": {"group_size": 1}}, "group_size = 1.*nothing to compare.*2 or more"),
+        ({"rollout": {"sampling": {"top_p": 0.9}}}, "top_p = 0.9.*another distribution.*top_p = 1"),
+        ({"rollout": {"sampling": {"temperature": 0.0}}}, "temperature = 0.0.*no signal"),
+        ({"rollout": {"sampling": {"min_p": 1.5}}}, r"min_p = 1.5.*\[0, 1\)"),
+        ({"rollout": {"sampling": {"max_new_tokens": 0}}}, "max_new_tokens = 0.*1 or more"),
+        ({"train": {"updates_per_step": 3}}, "updates_per_step = 3.*16 groups.*divisor"),
+        ({"train": {"warmup_steps": 20}}, "warmup_steps = 20.*run.steps = 20"),
+        ({"train": {"betas": [0.9, 1.0]}}, "less than 1"),
+        ({"evaluate": {"every": 5}}, "evaluate.every = 5.*no evaluation prompts.*data.eval_size"),
+        ({"evaluate": {"greedy": False}}, "greedy = false, samples = 0"),
+        ({"loss": {"denominator": "constant"}}, "constant_denominator = None.*set both"),
+        ({"loss": {"constant_denominator": 5}}, "denominator = 'token'.*set both"),
+        ({"loss": {"kl": {"kind": "k3"}}}, "kind = 'k3', coefficient = 0.0"),
+        ({"loss": {"kl": {"coefficient": 0.1}}}, "kind = 'none', coefficient = 0.1"),
+        ({"loss": {"dual_clip": 1.0}}, "greater than 1"),
+        ({"model": {}}, "neither is given"),
+        ({"model": {"path": "p", "init": TINY, "tokenizer": "byte"}}, "both are given"),
+        ({"model": {"init": TINY}}, "tokenizer is missing"),
+        ({"model": {"init": TINY | {"num_kv_heads": 3}, "tokenizer": "byte"}}, "num_kv_heads = 3"),
+        ({"model": {"init": TINY | {"head_dim": 33}, "tokenizer": "byte"}}, "head_dim = 33.*even"),
+        (
+            {"model": {"init": TINY, "tokenizer": "byte"}},
+            "max_new_tokens = 256.*max_positions = 128",
+        ),
+        ({"engine": {"kv_cache_tokens": 256}}, "max_new_tokens = 256.*kv_cache_tokens = 256"),
+        ({"prompt": {"template": "Q"}}, "template = 'Q'.*{question} once"),
+        ({"prompt": {"chat": False, "system": "s"}}, "system = 's'.*chat = true"),
+        ({"reward": {"kind": "regex", "pattern": "("}}, "no regular expression"),
+        ({"reward": {"kind": "regex", "pattern": "a"}}, "first group, and it has none"),
+        ({"reward": {"kind": "import", "function": "no colon"}}, "match pattern"),
+        ({"data": JSONL, "reward": {"kind": "task"}}, "brings no score"),
+        ({"data": {"kind": "jsonl", "path": "p"}}, "answer_field is none"),
+        ({"data": JSONL | {"eval_path": "e", "eval_size": 3}}, "eval_size = 3, eval_path = 'e'"),
+        ({"run": {"dir": "d", "steps": "20"}}, "valid integer"),
+        ({"run": {"dir": "d", "steps": 20, "typo": 1}}, "Extra inputs"),
+        ({"train": {"learning_rate": float("nan")}}, "finite number"),
+    ],
+)
+def test_an_impossible_combination_is_refused_with_its_cure(sections, message):
+    with pytest.raises(ValidationError, match=f"(?s){message}"):
+        run_config(**sections)
+
+
+def test_a_section_lists_all_its_problems():
+    with pytest.raises(ValidationError) as error:
+        run_config(rollout={"group_size": 1}, evaluate={"every": 3}, train={"warmup_steps": 30})
+    for key in ("rollout.group_size", "evaluate.every", "train.warmup_steps"):
+        assert f"{key} = " in str(error.value)
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        run_config().run.steps = 3
+
+
+def test_evaluation_samples_as_rollouts_do_unless_told_otherwise():
+    rollout = {"sampling": {"max_new_tokens": 7}}
+    assert run_config(rollout=rollout).evaluate_sampling.max_new_tokens == 7
+    evaluate = {"sampling": {"max_new_tokens": 9, "top_p": 0.9}}
+    assert run_config(rollout=rollout, evaluate=evaluate).evaluate_sampling.top_p == 0.9
+
+
+def test_sampling_turns_into_request_parameters():
+    sampling = SamplingConfig(temperature=0.6, stop=("x",), stop_token_ids=(3,), max_new_tokens=5)
+    params = sampling.params(n=4, seed=1)
+    assert (params.n, params.sampling_seed, params.stop, params.stop_token_ids) == (
+        4,
+        1,
+        ("x",),
+        (3,),
+    )
+    assert sampling.greedy().params().is_greedy
+    assert sampling.greedy().stop == ("x",)
+
+
+def test_a_template_is_no_format_string():
+    prompt = run_config(prompt={"template": "{x} {question} {"}).prompt
+    assert prompt.render("1 {y}") == "{x} 1 {y} {"
+
+
+def _fields(section):
+    for name, field in section.model_fields.items():
+        yield section, name, field
+        for inner in _sections(field.annotation):
+            yield from _fields(inner)
+
+
+def test_every_field_is_documented():
+    missing = [
+        f"{s.__name__}.{name}" for s, name, field in _fields(RunConfig) if not field.description
+    ]
+    assert missing == []
+
+
+def test_toml_can_say_every_value():
+    # TOML has no none, so a default that is not none could never be undone by a nullable field.
+    stuck = [
+        f"{section.__name__}.{name}"
+        for section, name, field in _fields(RunConfig)
+        if type(None) in getattr(field.annotation, "__args__", ())
+        and not field.is_required()
+        and field.default is not None
+    ]
+    assert stuck == []
+
+
+def test_the_minimal_recipe_has_defaults_everywhere_else():
+    config = run_config()
+    assert isinstance(config, BaseModel)
+    assert config.evaluate == EvaluateConfig()
+    assert config == RunConfig.model_validate(run_tree())
