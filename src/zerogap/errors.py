@@ -1,0 +1,92 @@
+"""Every exception this package raises on purpose.
+
+::
+
+    ZerogapError
+    ├── ConfigError (ValueError)        a recipe, flag or environment variable
+    ├── DataError (ValueError)          a dataset line, a chat template, a tokenizer
+    ├── ModelError (ValueError)         a checkpoint: missing, surplus or misshapen tensors
+    ├── CheckpointError                 a run's own checkpoint
+    ├── KernelError                     a kernel that cannot be built or called
+    ├── MissingExtra (ImportError)      an optional dependency; names what to install
+    ├── NumericsError                   NaN or infinity where a number must be
+    ├── EngineError
+    │   ├── InvalidRequest (ValueError) wrong sampling parameters or ids
+    │   ├── RequestTooLong (ValueError) does not fit the context or the KV cache
+    │   ├── OutOfPages                  the KV cache cannot hold one sequence
+    │   └── EngineStateError            a call that the current state forbids
+    └── RolloutError
+        ├── EnvironmentFailed
+        ├── RewardFailed
+        └── GenerationFailed
+
+A message says what was given, why it cannot work and what to do. All are picklable: they carry only their message.
+"""
+
+
+class ZerogapError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(ZerogapError, ValueError):
+    """A recipe, flag or environment variable cannot be used."""
+
+
+class DataError(ZerogapError, ValueError):
+    """A dataset, tokenizer or chat template cannot be used."""
+
+
+class ModelError(ZerogapError, ValueError):
+    """A checkpoint or model configuration cannot be used."""
+
+
+class CheckpointError(ZerogapError):
+    """A run's checkpoint is incomplete or belongs to another run."""
+
+
+class KernelError(ZerogapError):
+    """A kernel cannot be built, loaded or called with these tensors."""
+
+
+class MissingExtra(ZerogapError, ImportError):
+    """An optional dependency is needed; the message names the extra to install."""
+
+
+class NumericsError(ZerogapError):
+    """A NaN or infinity where a finite number must be."""
+
+
+class EngineError(ZerogapError):
+    """The inference engine cannot do what was asked."""
+
+
+class InvalidRequest(EngineError, ValueError):
+    """A generation request is malformed."""
+
+
+class RequestTooLong(EngineError, ValueError):
+    """A request does not fit the model's context or the KV cache."""
+
+
+class OutOfPages(EngineError):
+    """The KV cache has no page left and nothing can be retracted."""
+
+
+class EngineStateError(EngineError):
+    """The call is not allowed in the engine's present state."""
+
+
+class RolloutError(ZerogapError):
+    """A rollout could not be completed."""
+
+
+class EnvironmentFailed(RolloutError):
+    """The environment raised or timed out."""
+
+
+class RewardFailed(RolloutError):
+    """A reward function raised, timed out or returned something that is no finite number."""
+
+
+class GenerationFailed(RolloutError):
+    """The generator raised or returned an aborted sample."""

@@ -1,0 +1,50 @@
+"""Tensor functions that engine and trainer share: a torch reference and a C++ path for CPU.
+
+Every function is row-invariant: a row's bits depend on that row (and, for attention, on its own keys)
+and never on what is computed beside it. That is what makes the trainer's log-prob of a token equal to
+the engine's. ``kernel_report()`` says which path runs and why.
+"""
+
+from zerogap.kernels.allocator import keep_freed_memory
+from zerogap.kernels.attention import (
+    AttentionPlan,
+    PackedLayout,
+    build_packed_layout,
+    packed_attention,
+    paged_attention,
+    write_kv,
+)
+from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
+from zerogap.kernels.head import log_probs
+from zerogap.kernels.linear import linear, pad_rows
+from zerogap.kernels.noise import position_uniform
+from zerogap.kernels.probe import RowProbe, kernel_report, probe_row_invariance
+from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
+from zerogap.kernels.sampling import LogitsBuffer, SamplingRows, sample_tokens
+
+__all__ = [
+    "PAGE_SIZE",
+    "ROW_MULTIPLE",
+    "VOCAB_CHUNK",
+    "AttentionPlan",
+    "LogitsBuffer",
+    "PackedLayout",
+    "RowProbe",
+    "SamplingRows",
+    "build_packed_layout",
+    "keep_freed_memory",
+    "kernel_report",
+    "linear",
+    "log_probs",
+    "packed_attention",
+    "pad_rows",
+    "paged_attention",
+    "position_uniform",
+    "probe_row_invariance",
+    "qkv_rope",
+    "rms_norm",
+    "rope_tables",
+    "sample_tokens",
+    "swiglu",
+    "write_kv",
+]

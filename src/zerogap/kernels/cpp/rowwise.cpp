@@ -1,0 +1,173 @@
+// Kernels over one row at a time. float32 throughout; rows are split over threads, never a row's reduction.
+#include <omp.h>
+
+#include <vector>
+
+#include "vec.h"
+
+using namespace zg;
+
+namespace {
+
+// sum of a[i] * b[i] in 16 lanes, then a fixed tree; the tail goes through the same lanes, zero-filled.
+float dot(const float* a, const float* b, int64_t n) {
+  vec acc = set1(0.0f);
+  int64_t i = 0;
+  for (; i + W <= n; i += W) acc = fma(load(a + i), load(b + i), acc);
+  if (i < n) acc = fma(load_partial(a + i, n - i, 0.0f), load_partial(b + i, n - i, 0.0f), acc);
+  return sum_lanes(acc);
+}
+
+float inverse_rms(const float* x, int64_t n, float eps) {
+  return 1.0f / std::sqrt(dot(x, x, n) / float(n) + eps);
+}
+
+void normalise(const float* x, const float* w, float* y, int64_t n, float rstd) {
+  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] * rstd) * w[i];
+}
+
+// dx of y = x * rstd * w, and dw += dy * x * rstd.
+void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx,
+                        float* dw, int64_t n) {
+  vec acc = set1(0.0f);
+  int64_t i = 0;
+  for (; i + W <= n; i += W) acc = fma(mul(load(dy + i), load(w + i)), load(x + i), acc);
+  if (i < n)
+    acc = fma(mul(load_partial(dy + i, n - i, 0.0f), load_partial(w + i, n - i, 0.0f)),
+              load_partial(x + i, n - i, 0.0f), acc);
+  const float mean = sum_lanes(acc) * rstd * rstd * rstd / float(n);
+  for (i = 0; i < n; ++i) {
+    const float g = dy[i];
+    dw[i] += g * (x[i] * rstd);
+    dx[i] = g * w[i] * rstd - x[i] * mean;
+  }
+}
+
+// Pairs (i, i + H/2) turned by the row's angles; sign = -1 turns back (the backward).
+void rotate(const float* x, const float* c, const float* s, float sign, float* y, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i], b = x[i + half], sine = sign * s[i];
+    y[i] = a * c[i] - b * sine;
+    y[i + half] = b * c[i] + a * sine;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps) {
+#pragma omp parallel for schedule(static)
+  for (int64_t t = 0; t < T; ++t) {
+    rstd[t] = inverse_rms(x + t * D, D, eps);
+    normalise(x + t * D, w, y + t * D, D, rstd[t]);
+  }
+}
+
+// partial_dw: [threads, D], zeroed by the caller and summed by it in thread order.
+void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx,
+                          float* partial_dw, int64_t T, int64_t D) {
+#pragma omp parallel
+  {
+    float* dw = partial_dw + omp_get_thread_num() * D;
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < T; ++t)
+      normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, dw, D);
+  }
+}
+
+void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F) {
+#pragma omp parallel for schedule(static)
+  for (int64_t t = 0; t < T; ++t) {
+    const float *g = gate_up + t * 2 * F, *u = g + F;
+    float* out = y + t * F;
+    for (int64_t i = 0; i < F; i += W) {
+      const int n = F - i < W ? int(F - i) : W;
+      vec gate = n == W ? load(g + i) : load_partial(g + i, n, 0.0f);
+      vec up = n == W ? load(u + i) : load_partial(u + i, n, 0.0f);
+      vec sigmoid_inv = add(set1(1.0f), exp(sub(set1(0.0f), gate)));
+      vec r = mul(div(gate, sigmoid_inv), up);
+      n == W ? store(out + i, r) : store_partial(out + i, r, n);
+    }
+  }
+}
+
+void zg_swiglu_backward(const float* dy, const float* gate_up, float* d_gate_up, int64_t T, int64_t F) {
+#pragma omp parallel for schedule(static)
+  for (int64_t t = 0; t < T; ++t) {
+    const float *g = gate_up + t * 2 * F, *u = g + F, *d = dy + t * F;
+    float *dg = d_gate_up + t * 2 * F, *du = dg + F;
+    for (int64_t i = 0; i < F; i += W) {
+      const int n = F - i < W ? int(F - i) : W;
+      const bool full = n == W;
+      vec gate = full ? load(g + i) : load_partial(g + i, n, 0.0f);
+      vec up = full ? load(u + i) : load_partial(u + i, n, 0.0f);
+      vec grad = full ? load(d + i) : load_partial(d + i, n, 0.0f);
+      vec one = set1(1.0f);
+      vec sigmoid = div(one, add(one, exp(sub(set1(0.0f), gate))));
+      vec silu = mul(gate, sigmoid);
+      // d silu = sigmoid * (1 + gate * (1 - sigmoid))
+      vec slope = mul(sigmoid, fma(gate, sub(one, sigmoid), one));
+      vec out_g = mul(mul(grad, up), slope), out_u = mul(grad, silu);
+      full ? store(dg + i, out_g) : store_partial(dg + i, out_g, n);
+      full ? store(du + i, out_u) : store_partial(du + i, out_u, n);
+    }
+  }
+}
+
+// q_norm, k_norm may both be null.
+void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const float* q_norm,
+                 const float* k_norm, float* q, float* k, float* v, int64_t T, int64_t N, int64_t K,
+                 int64_t H, float eps) {
+  const int64_t E = (N + 2 * K) * H, half = H / 2;
+#pragma omp parallel
+  {
+    std::vector<float> normed(H);
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < T; ++t) {
+      const float *row = qkv + t * E, *c = cos + t * half, *s = sin + t * half;
+      for (int64_t h = 0; h < N + K; ++h) {
+        const bool is_q = h < N;
+        const float* x = row + h * H;
+        const float* w = is_q ? q_norm : k_norm;
+        if (w) {
+          normalise(x, w, normed.data(), H, inverse_rms(x, H, eps));
+          x = normed.data();
+        }
+        rotate(x, c, s, 1.0f, is_q ? q + (t * N + h) * H : k + (t * K + h - N) * H, half);
+      }
+      std::memcpy(v + t * K * H, row + (N + K) * H, sizeof(float) * K * H);
+    }
+  }
+}
+
+// qkv may be null when there are no norms. partial_dw: [threads, 2, H] for q_norm and k_norm.
+void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, const float* qkv,
+                          const float* cos, const float* sin, const float* q_norm, const float* k_norm,
+                          float* dqkv, float* partial_dw, int64_t T, int64_t N, int64_t K, int64_t H,
+                          float eps) {
+  const int64_t E = (N + 2 * K) * H, half = H / 2;
+#pragma omp parallel
+  {
+    std::vector<float> turned(H);
+    float* dw = partial_dw + omp_get_thread_num() * 2 * H;
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < T; ++t) {
+      const float *c = cos + t * half, *s = sin + t * half;
+      for (int64_t h = 0; h < N + K; ++h) {
+        const bool is_q = h < N;
+        const float* g = is_q ? dq + (t * N + h) * H : dk + (t * K + h - N) * H;
+        const float* w = is_q ? q_norm : k_norm;
+        float* out = dqkv + t * E + h * H;
+        rotate(g, c, s, -1.0f, w ? turned.data() : out, half);
+        if (w) {
+          const float* x = qkv + t * E + h * H;
+          normalise_backward(turned.data(), x, w, inverse_rms(x, H, eps), out, dw + (is_q ? 0 : H), H);
+        }
+      }
+      std::memcpy(dqkv + t * E + (N + K) * H, dv + t * K * H, sizeof(float) * K * H);
+    }
+  }
+}
+
+}  // extern "C"

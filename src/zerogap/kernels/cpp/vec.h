@@ -1,0 +1,182 @@
+// Sixteen floats at once, with one fixed meaning on every machine.
+//
+// All kernels are written against this logical width, so that the order of additions, and with it every
+// bit, is the same on AVX-512 (one register), AVX2 (two) and machines without either (plain loops).
+// Contraction is off (-ffp-contract=off): a fused multiply-add happens exactly where fma() is written.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#include <immintrin.h>
+#endif
+
+namespace zg {
+
+constexpr int W = 16;  // lanes
+constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
+
+#if defined(__AVX512F__)
+struct vec {
+  __m512 r;
+};
+inline vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, vec a) { _mm512_storeu_ps(p, a.r); }
+inline vec set1(float x) { return {_mm512_set1_ps(x)}; }
+inline vec fma(vec a, vec b, vec c) { return {_mm512_fmadd_ps(a.r, b.r, c.r)}; }
+inline vec add(vec a, vec b) { return {_mm512_add_ps(a.r, b.r)}; }
+inline vec sub(vec a, vec b) { return {_mm512_sub_ps(a.r, b.r)}; }
+inline vec mul(vec a, vec b) { return {_mm512_mul_ps(a.r, b.r)}; }
+inline vec div(vec a, vec b) { return {_mm512_div_ps(a.r, b.r)}; }
+inline vec vmax(vec a, vec b) { return {_mm512_max_ps(a.r, b.r)}; }
+inline vec vmin(vec a, vec b) { return {_mm512_min_ps(a.r, b.r)}; }
+inline vec round_even(vec a) {
+  return {_mm512_roundscale_ps(a.r, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+// 2^n for integral n in [-126, 127]
+inline vec exp2i(vec n) {
+  __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n.r), _mm512_set1_epi32(127));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(i, 23))};
+}
+// a where x >= bound, else b
+inline vec where_ge(vec x, vec bound, vec a, vec b) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.r, bound.r, _CMP_GE_OQ), b.r, a.r)};
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+struct vec {
+  __m256 lo, hi;
+};
+#define ZG_BOTH(expr_lo, expr_hi) vec{expr_lo, expr_hi}
+inline vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, vec a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+inline vec set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline vec fma(vec a, vec b, vec c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline vec add(vec a, vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline vec sub(vec a, vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline vec mul(vec a, vec b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline vec div(vec a, vec b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline vec vmax(vec a, vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline vec vmin(vec a, vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline vec round_even(vec a) {
+  constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
+}
+inline __m256 exp2i_half(__m256 n) {
+  __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+inline vec exp2i(vec n) { return {exp2i_half(n.lo), exp2i_half(n.hi)}; }
+inline vec where_ge(vec x, vec bound, vec a, vec b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, bound.lo, _CMP_GE_OQ)),
+          _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, bound.hi, _CMP_GE_OQ))};
+}
+#else
+struct vec {
+  float v[W];
+};
+#define ZG_LANES(out, expr)                \
+  vec out;                                 \
+  for (int i = 0; i < W; ++i) out.v[i] = expr;
+inline vec load(const float* p) {
+  ZG_LANES(o, p[i]) return o;
+}
+inline void store(float* p, vec a) { std::memcpy(p, a.v, sizeof a.v); }
+inline vec set1(float x) {
+  ZG_LANES(o, x) return o;
+}
+inline vec fma(vec a, vec b, vec c) {
+#ifdef __FP_FAST_FMAF
+  ZG_LANES(o, __builtin_fmaf(a.v[i], b.v[i], c.v[i])) return o;
+#else
+  ZG_LANES(o, a.v[i] * b.v[i] + c.v[i]) return o;
+#endif
+}
+inline vec add(vec a, vec b) {
+  ZG_LANES(o, a.v[i] + b.v[i]) return o;
+}
+inline vec sub(vec a, vec b) {
+  ZG_LANES(o, a.v[i] - b.v[i]) return o;
+}
+inline vec mul(vec a, vec b) {
+  ZG_LANES(o, a.v[i] * b.v[i]) return o;
+}
+inline vec div(vec a, vec b) {
+  ZG_LANES(o, a.v[i] / b.v[i]) return o;
+}
+inline vec vmax(vec a, vec b) {
+  ZG_LANES(o, a.v[i] > b.v[i] ? a.v[i] : b.v[i]) return o;
+}
+inline vec vmin(vec a, vec b) {
+  ZG_LANES(o, a.v[i] < b.v[i] ? a.v[i] : b.v[i]) return o;
+}
+inline vec round_even(vec a) {
+  ZG_LANES(o, std::nearbyint(a.v[i])) return o;
+}
+inline vec exp2i(vec n) {
+  vec o;
+  for (int i = 0; i < W; ++i) {
+    int32_t bits = (int32_t(n.v[i]) + 127) << 23;
+    std::memcpy(&o.v[i], &bits, 4);
+  }
+  return o;
+}
+inline vec where_ge(vec x, vec bound, vec a, vec b) {
+  ZG_LANES(o, x.v[i] >= bound.v[i] ? a.v[i] : b.v[i]) return o;
+}
+#endif
+
+// Fixed tree: lane i with i + 8, then 4, 2, 1.
+inline float sum_lanes(vec a) {
+  float t[W];
+  store(t, a);
+  for (int step = W / 2; step; step /= 2)
+    for (int i = 0; i < step; ++i) t[i] += t[i + step];
+  return t[0];
+}
+inline float max_lanes(vec a) {
+  float t[W];
+  store(t, a);
+  for (int step = W / 2; step; step /= 2)
+    for (int i = 0; i < step; ++i) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
+  return t[0];
+}
+
+// First n lanes from p, the rest = fill.
+inline vec load_partial(const float* p, int n, float fill) {
+  float t[W];
+  for (int i = 0; i < W; ++i) t[i] = i < n ? p[i] : fill;
+  return load(t);
+}
+inline void store_partial(float* p, vec a, int n) {
+  float t[W];
+  store(t, a);
+  std::memcpy(p, t, sizeof(float) * n);
+}
+
+// e^x, relative error below 2e-7 on [-87.3, 88.3] (tests/unit/kernels); 0 below, so that exp(-inf) = 0.
+// The operand order of vmax and vmin lets a NaN through (both return the second operand then): a NaN logit
+// must end as a NaN mass, never as a token without mass.
+// Range reduction by two-part ln 2 and the degree-5 minimax polynomial of Cephes' expf.
+inline vec exp(vec x) {
+  const vec lowest = set1(-87.33654f);
+  vec y = vmin(set1(88.37626f), vmax(lowest, x));
+  vec n = round_even(mul(y, set1(1.44269504088896341f)));
+  vec r = fma(n, set1(-0.693359375f), y);
+  r = fma(n, set1(2.12194440e-4f), r);
+  vec p = set1(1.9875691500e-4f);
+  p = fma(p, r, set1(1.3981999507e-3f));
+  p = fma(p, r, set1(8.3334519073e-3f));
+  p = fma(p, r, set1(4.1665795894e-2f));
+  p = fma(p, r, set1(1.6666665459e-1f));
+  p = fma(p, r, set1(5.0000001201e-1f));
+  p = fma(p, mul(r, r), add(r, set1(1.0f)));
+  return where_ge(lowest, x, set1(0.0f), mul(p, exp2i(n)));
+}
+
+}  // namespace zg

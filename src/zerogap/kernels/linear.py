@@ -1,0 +1,50 @@
+"""Matrix products whose rows do not depend on how many rows are computed beside them."""
+
+import torch
+from torch import Tensor
+
+from zerogap.kernels.constants import ROW_MULTIPLE
+
+
+def pad_rows(x_TI: Tensor) -> Tensor:
+    """``x`` with zero rows appended up to a multiple of ``ROW_MULTIPLE``; ``x`` itself if it is one already."""
+    missing = -len(x_TI) % ROW_MULTIPLE
+    if not missing:
+        return x_TI
+    padded = x_TI.new_zeros(len(x_TI) + missing, *x_TI.shape[1:])
+    padded[: len(x_TI)] = x_TI
+    return padded
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:  # noqa: ANN001
+        ctx.save_for_backward(x_TI, weight_OI)
+        ctx.has_bias = bias_O is not None
+        return linear_rows(x_TI, weight_OI, bias_O)
+
+    @staticmethod
+    def backward(ctx, grad_TO: Tensor):  # noqa: ANN001, ANN205
+        x_TI, weight_OI = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        grad_x = torch.mm(grad_TO, weight_OI) if needs_x else None
+        grad_weight = torch.mm(grad_TO.t(), x_TI) if needs_weight else None
+        grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
+        return grad_x, grad_weight, grad_bias
+
+
+def linear_rows(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """The forward alone, without autograd."""
+    padded = pad_rows(x_TI)
+    out = torch.mm(padded, weight_OI.t())
+    if bias_O is not None:
+        # Added afterwards, not as the GEMM's beta: one rounding more, and the same one everywhere.
+        out += bias_O
+    return out[: len(x_TI)]
+
+
+def linear(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """``x @ weight.T + bias``: [T, I], [O, I] -> [T, O]. A row's bits do not depend on T."""
+    if torch.is_grad_enabled():
+        return _Linear.apply(x_TI, weight_OI, bias_O)
+    return linear_rows(x_TI, weight_OI, bias_O)

@@ -1,0 +1,55 @@
+"""Checks on this very machine what exactness rests on, and says which kernels run.
+
+A GEMM's row must have the same bits for every number of rows that is a multiple of 8. MKL keeps that on
+the processors we know; another BLAS, thread count or shape may not, so it is measured at start-up on
+the model's own shapes, never assumed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from zerogap.kernels.constants import ROW_MULTIPLE
+from zerogap.kernels.linear import linear_rows
+from zerogap.kernels.native import native
+
+_ROW_COUNTS = (8, 16, 24, 40, 64, 72, 136, 256, 520)
+
+
+@dataclass(frozen=True)
+class RowProbe:
+    """Which GEMM shapes give a row the same bits at every number of rows."""
+
+    num_threads: int
+    failures: tuple[tuple[int, int, int], ...]
+    """(in features, out features, rows) of each product whose rows differed."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no shape failed."""
+        return not self.failures
+
+
+def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
+    """Multiply random rows by a random weight of each (in, out) shape at several row counts and compare bits."""
+    generator = torch.Generator().manual_seed(0)
+    failures = []
+    for num_in, num_out in sorted(set(shapes)):
+        weight = torch.randn(num_out, num_in, generator=generator)
+        x = torch.randn(max(_ROW_COUNTS), num_in, generator=generator)
+        whole = linear_rows(x, weight)
+        for num_rows in _ROW_COUNTS:
+            # From the end as well: a row must not depend on its place either.
+            head, tail = linear_rows(x[:num_rows], weight), linear_rows(x[-num_rows:], weight)
+            if not (torch.equal(head, whole[:num_rows]) and torch.equal(tail, whole[-num_rows:])):
+                failures.append((num_in, num_out, num_rows))
+    return RowProbe(torch.get_num_threads(), tuple(failures))
+
+
+def kernel_report() -> str:
+    """One line: which kernels run here, on how many threads, and why not the fast ones if so."""
+    threads = f"{torch.get_num_threads()} threads, GEMM rows in multiples of {ROW_MULTIPLE}"
+    if native.library is not None:
+        return f"kernels: native C++ ({threads})"
+    return f"kernels: torch reference, slow ({threads}); {native.why_not}"

@@ -1,0 +1,117 @@
+"""Every kernel once more in plain torch: the oracle of the fast paths, and the path where no compiler is found.
+
+Differentiable by autograd. Row-invariant as the fast paths are: a row's result is a function of that
+row alone, since each reduction runs over a fixed extent (a row, a page, a vocabulary chunk) in a fixed
+order, however many rows are computed beside it. It is slow; ``kernels.kernel_report()`` says when it runs.
+
+Shapes: T packed tokens, D model dim, N query heads, K key/value heads, H head dim, F feed-forward dim,
+P pages, S slots a page (16), B sequences, R rows of the head, V vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zerogap.kernels.constants import PAGE_SIZE
+
+
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
+    return x_TD * torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + eps) * weight_D
+
+
+def swiglu(gate_up_TF2: Tensor) -> Tensor:
+    """``silu(gate) * up`` of ``[gate | up]``."""
+    gate_TF, up_TF = gate_up_TF2.chunk(2, dim=-1)
+    return F.silu(gate_TF) * up_TF
+
+
+def rotate(x_TNH: Tensor, cos_Th: Tensor, sin_Th: Tensor) -> Tensor:
+    """Rotary embedding in the rotate-half layout: pairs are (i, i + H/2)."""
+    first, second = x_TNH.chunk(2, dim=-1)
+    cos, sin = cos_Th[:, None], sin_Th[:, None]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def qkv_rope(
+    qkv_TE: Tensor,
+    cos_Th: Tensor,
+    sin_Th: Tensor,
+    q_norm_H: Tensor | None,
+    k_norm_H: Tensor | None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split ``[q | k | v]``, normalise q and k per head if asked, rotate q and k."""
+    num_rows, head_dim = len(qkv_TE), 2 * cos_Th.shape[1]
+    heads = qkv_TE.view(num_rows, num_heads + 2 * num_kv_heads, head_dim)
+    q, k, v = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
+    if q_norm_H is not None and k_norm_H is not None:
+        q, k = rms_norm(q, q_norm_H, eps), rms_norm(k, k_norm_H, eps)
+    return rotate(q, cos_Th, sin_Th), rotate(k, cos_Th, sin_Th), v.contiguous()
+
+
+def attention_over_pages(
+    q_TNH: Tensor,
+    k_PKHS: Tensor,
+    v_PKSH: Tensor,
+    page_table_BP: Tensor,
+    row_sequence_T: Tensor,
+    row_position_T: Tensor,
+    *,
+    scale: float,
+) -> Tensor:
+    """Each row attends to keys ``[0, position]`` of its sequence, page after page; position -1 gives zeros."""
+    num_rows, num_heads, head_dim = q_TNH.shape
+    num_kv_heads = k_PKHS.shape[1]
+    q_TKGH = q_TNH.view(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    num_pages = int(row_position_T.max()) // PAGE_SIZE + 1 if num_rows else 0
+    pages_TP = page_table_BP.long()[row_sequence_T.long(), :num_pages].clamp(min=0)
+    offsets_S = torch.arange(PAGE_SIZE)
+    scores = []
+    for page in range(num_pages):
+        k_TKHS = k_PKHS[pages_TP[:, page]]
+        score = (q_TKGH.unsqueeze(-1) * k_TKHS.unsqueeze(2)).sum(3) * scale
+        is_hidden = (page * PAGE_SIZE + offsets_S)[None, :] > row_position_T[:, None]
+        scores.append(score.masked_fill(is_hidden[:, None, None, :], -torch.inf))
+    if not scores:
+        return torch.zeros_like(q_TNH)
+    peak = torch.stack([s.amax(-1) for s in scores]).amax(0).detach()
+    peak = torch.where(peak == -torch.inf, torch.zeros_like(peak), peak)
+    mass = torch.zeros_like(peak)
+    out = torch.zeros_like(q_TKGH)
+    for page, score in enumerate(scores):
+        weight = torch.exp(score - peak.unsqueeze(-1))
+        mass = mass + weight.sum(-1)
+        v_TKSH = v_PKSH[pages_TP[:, page]]
+        out = out + (weight.unsqueeze(-1) * v_TKSH.unsqueeze(2)).sum(3)
+    mass = torch.where(mass == 0, torch.ones_like(mass), mass)
+    return (out / mass.unsqueeze(-1)).view(num_rows, num_heads, head_dim)
+
+
+def chunk_statistics(scaled_RC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one vocabulary chunk of logits / T: (max, sum of exp(z - max), sum of exp(z - max) * (z - max))."""
+    peak = scaled_RC.detach().amax(-1)
+    shifted = scaled_RC - peak.unsqueeze(-1)
+    weight = torch.exp(shifted)
+    moment = torch.where(weight > 0, weight * shifted, torch.zeros_like(weight))
+    return peak, weight.sum(-1), moment.sum(-1)
+
+
+def merge_statistics(
+    a: tuple[Tensor, Tensor, Tensor], b: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Statistics of two chunks together, a before b."""
+    peak = torch.maximum(a[0], b[0])
+    shift_a, shift_b = a[0] - peak, b[0] - peak
+    scale_a, scale_b = torch.exp(shift_a), torch.exp(shift_b)
+    # exp(-inf) * -inf is NaN: the empty side of the first merge contributes nothing.
+    carried_a = torch.where(
+        scale_a > 0, scale_a * (a[2] + a[1] * shift_a.clamp(min=-1e30)), torch.zeros_like(peak)
+    )
+    carried_b = torch.where(
+        scale_b > 0, scale_b * (b[2] + b[1] * shift_b.clamp(min=-1e30)), torch.zeros_like(peak)
+    )
+    return peak, scale_a * a[1] + scale_b * b[1], carried_a + carried_b

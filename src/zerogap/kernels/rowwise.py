@@ -1,0 +1,104 @@
+"""Kernels that work on one row at a time: normalisation, rotary embedding, gated activation."""
+
+import torch
+from torch import Tensor
+
+from zerogap.kernels import reference
+from zerogap.kernels.native import native
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:  # noqa: ANN001
+        y, rstd = native.rms_norm(x_TD, weight_D, eps)
+        ctx.save_for_backward(x_TD, weight_D, rstd)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_TD: Tensor):  # noqa: ANN001, ANN205
+        return (*native.rms_norm_backward(grad_TD, *ctx.saved_tensors), None)
+
+
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension (Zhang and Sennrich, 2019). [T, D] -> [T, D]."""
+    if not native.handles(x_TD):
+        return reference.rms_norm(x_TD, weight_D, eps)
+    return _RmsNorm.apply(x_TD, weight_D, eps)
+
+
+class _Swiglu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate_up_TF2: Tensor) -> Tensor:  # noqa: ANN001
+        ctx.save_for_backward(gate_up_TF2)
+        return native.swiglu(gate_up_TF2)
+
+    @staticmethod
+    def backward(ctx, grad_TF: Tensor) -> Tensor:  # noqa: ANN001
+        return native.swiglu_backward(grad_TF, *ctx.saved_tensors)
+
+
+def swiglu(gate_up_TF2: Tensor) -> Tensor:
+    """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]."""
+    if not native.handles(gate_up_TF2):
+        return reference.swiglu(gate_up_TF2)
+    return _Swiglu.apply(gate_up_TF2)
+
+
+def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position * frequency: float32 [h], int64 [T] -> two float32 [T, h], h = H / 2."""
+    angle_Th = positions_T.to(torch.float32)[:, None] * inv_freq_h[None, :]
+    return angle_Th.cos(), angle_Th.sin()
+
+
+class _QkvRope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps):  # noqa: ANN001, ANN205
+        q, k, v = native.qkv_rope(
+            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps
+        )
+        # Without a norm the rotation alone is undone, and the input is not needed for that.
+        ctx.save_for_backward(
+            None if q_norm_H is None else qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
+        )
+        ctx.num_heads, ctx.num_kv_heads, ctx.eps = num_heads, num_kv_heads, eps
+        return q, k, v
+
+    @staticmethod
+    def backward(ctx, grad_q, grad_k, grad_v):  # noqa: ANN001, ANN205
+        grads = native.qkv_rope_backward(grad_q, grad_k, grad_v, *ctx.saved_tensors, ctx.eps)
+        grad_qkv, grad_q_norm, grad_k_norm = grads
+        return grad_qkv, None, None, grad_q_norm, grad_k_norm, None, None, None
+
+
+def qkv_rope(
+    qkv_TE: Tensor,
+    cos_Th: Tensor,
+    sin_Th: Tensor,
+    q_norm_H: Tensor | None,
+    k_norm_H: Tensor | None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one layer, q and k normalised per head if asked (Qwen3) and rotated.
+
+    Args:
+        qkv_TE: [T, (N + 2K) * H], heads of ``[q | k | v]``.
+        cos_Th: [T, H/2] from ``rope_tables``; sin_Th alike.
+        sin_Th: see cos_Th.
+        q_norm_H: weight of the per-head RMSNorm of q, or None; both or neither.
+        k_norm_H: the same for k.
+        num_heads: N.
+        num_kv_heads: K.
+        eps: of the norms.
+
+    Returns:
+        q [T, N, H], k [T, K, H], v [T, K, H], contiguous.
+    """
+    if not native.handles(qkv_TE):
+        return reference.qkv_rope(
+            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H,
+            num_heads=num_heads, num_kv_heads=num_kv_heads, eps=eps,
+        )  # fmt: skip
+    return _QkvRope.apply(qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps)

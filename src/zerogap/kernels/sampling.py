@@ -1,0 +1,166 @@
+"""Drawing tokens: logits, edits, temperature, filters, draw and log-prob, in vocabulary chunks.
+
+The reported log-prob is over the whole vocabulary, from the same chunks and statistics as
+``head.log_probs``. A draw is an inverse CDF with one uniform number a row, so that a row's token depends
+on its own logits and its own noise only. Filters apply in the order top_k, top_p (of what top_k kept,
+renormalised), min_p; ties at a filter's edge are all kept by top_k, and taken by ascending id by top_p.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zerogap.kernels import reference
+from zerogap.kernels.constants import VOCAB_CHUNK
+from zerogap.kernels.head import vocab_chunks
+from zerogap.kernels.linear import pad_rows
+from zerogap.kernels.native import native
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """How each of R rows draws its token. Edits are a CSR list of (id, scale, add) per row."""
+
+    temperature_R: Tensor
+    """float32 [R], positive; 1 for greedy rows."""
+    greedy_R: Tensor
+    """bool [R]: take the largest logit (lowest id on ties)."""
+    top_k_R: Tensor
+    """int32 [R]; -1 keeps all."""
+    top_p_R: Tensor
+    """float32 [R]; 1 keeps all."""
+    min_p_R: Tensor
+    """float32 [R]; 0 keeps all."""
+    uniform_R: Tensor
+    """float64 [R] in [0, 1): the noise."""
+    edit_offsets: Tensor
+    """int64 [R + 1]: row r's edits are [offsets[r], offsets[r + 1])."""
+    edit_ids: Tensor
+    """int32 [E]: each id at most once a row."""
+    edit_scale: Tensor
+    """float32 [E]: logit / scale if positive, else logit * scale (repetition penalty); 1 leaves it."""
+    edit_add: Tensor
+    """float32 [E]: added afterwards; -inf bans the id."""
+
+
+class LogitsBuffer:
+    """One reused allocation for [chunks][rows][VOCAB_CHUNK] logits: a fresh one is page-faulted every step."""
+
+    def __init__(self) -> None:
+        self._storage = torch.empty(0)
+
+    def view(self, num_chunks: int, num_rows: int) -> Tensor:
+        """float32 [num_chunks, num_rows, VOCAB_CHUNK]; contents are whatever was there. Valid until the next call."""
+        needed = num_chunks * num_rows * VOCAB_CHUNK
+        if self._storage.numel() < needed:
+            self._storage = torch.empty(needed)
+        return self._storage[:needed].view(num_chunks, num_rows, VOCAB_CHUNK)
+
+
+def sample_tokens(
+    hidden_RD: Tensor,
+    head_weight_VD: Tensor,
+    rows: SamplingRows,
+    *,
+    vocab_limit: int,
+    buffer: LogitsBuffer | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw one token a row.
+
+    Args:
+        hidden_RD: float32 [R, D] after the final norm.
+        head_weight_VD: float32 [V, D].
+        rows: how each row draws.
+        vocab_limit: ids at or past it cannot be drawn and carry no mass.
+        buffer: reused between calls by the caller; None allocates.
+
+    Returns:
+        tokens int64 [R]; log-probs float32 [R], nats, whole vocabulary, after edits and temperature;
+        kept_log_mass float32 [R]: log mass of the set that could be drawn (0 without a filter, the token's
+        own log-prob when greedy).
+    """
+    num_rows = len(hidden_RD)
+    padded_MD = pad_rows(hidden_RD)
+    chunks = list(vocab_chunks(vocab_limit))
+    logits = (buffer or LogitsBuffer()).view(len(chunks), len(padded_MD))
+    for chunk, (begin, end) in enumerate(chunks):
+        out = (
+            logits[chunk]
+            .view(-1)[: len(padded_MD) * (end - begin)]
+            .view(len(padded_MD), end - begin)
+        )
+        torch.mm(padded_MD, head_weight_VD[begin:end].t(), out=out)
+    if native.handles(hidden_RD):
+        return native.sample(logits, num_rows, vocab_limit, rows)
+    widths = [end - begin for begin, end in chunks]
+    parts = [
+        logits[c].view(-1)[: len(padded_MD) * w].view(len(padded_MD), w)[:num_rows]
+        for c, w in enumerate(widths)
+    ]
+    return _sample_reference(parts, rows)
+
+
+def _sample_reference(parts: list[Tensor], rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
+    starts = np.cumsum([0, *(part.shape[1] for part in parts)])
+    logits_RV = torch.cat(parts, dim=1)
+    _apply_edits_(logits_RV, rows)
+    scaled_RV = logits_RV / rows.temperature_R[:, None]
+    stats = None
+    for begin, end in itertools.pairwise(starts):
+        chunk = reference.chunk_statistics(scaled_RV[:, begin:end])
+        # The empty start mirrors head.log_probs: the same merges in the same order, hence the same bits.
+        empty = (
+            torch.full_like(chunk[0], -torch.inf),
+            torch.zeros_like(chunk[0]),
+            torch.zeros_like(chunk[0]),
+        )
+        stats = reference.merge_statistics(stats or empty, chunk)
+    assert stats is not None
+    lse_R = stats[0] + stats[1].double().log().float()
+    draws = [_draw_row(scaled_RV[r], lse_R[r], rows, r) for r in range(len(scaled_RV))]
+    tokens = torch.tensor([token for token, _ in draws], dtype=torch.int64)
+    kept = torch.tensor([mass for _, mass in draws], dtype=torch.float32)
+    chosen = scaled_RV.gather(1, tokens[:, None]).squeeze(1) - lse_R
+    return tokens, chosen, torch.where(rows.greedy_R, chosen, kept)
+
+
+def _apply_edits_(logits_RV: Tensor, rows: SamplingRows) -> None:
+    counts = rows.edit_offsets.diff()
+    row_E = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    ids_E = rows.edit_ids.long()
+    inside = ids_E < logits_RV.shape[1]
+    row_E, ids_E = row_E[inside], ids_E[inside]
+    scale, add = rows.edit_scale[inside], rows.edit_add[inside]
+    logit = logits_RV[row_E, ids_E]
+    logits_RV[row_E, ids_E] = torch.where(logit > 0, logit / scale, logit * scale) + add
+
+
+def _draw_row(scaled_V: Tensor, lse: Tensor, rows: SamplingRows, r: int) -> tuple[int, float]:
+    """(token, log mass of the kept set) of one row, in float64."""
+    if rows.greedy_R[r]:
+        return int(scaled_V.argmax()), 0.0
+    mass = (scaled_V - lse).double().exp()
+    top_k, top_p, min_p = int(rows.top_k_R[r]), float(rows.top_p_R[r]), float(rows.min_p_R[r])
+    kept = torch.ones_like(scaled_V, dtype=torch.bool)
+    if 0 < top_k < len(scaled_V):
+        kept &= scaled_V >= scaled_V.topk(top_k).values[-1]
+    if top_p < 1:
+        order = torch.sort(
+            torch.where(kept, scaled_V, -torch.inf), descending=True, stable=True
+        ).indices
+        sorted_mass = torch.where(kept, mass, 0.0)[order]
+        before = sorted_mass.cumsum(0) - sorted_mass
+        kept[order[before >= top_p * sorted_mass.sum()]] = False
+    if min_p > 0:
+        kept &= scaled_V - scaled_V.max() >= np.log(min_p)
+    kept_mass = torch.where(kept, mass, 0.0)
+    cumulative = kept_mass.cumsum(0)
+    target = float(rows.uniform_R[r]) * float(cumulative[-1])
+    drawable = (kept_mass > 0).nonzero().squeeze(1)
+    place = int(torch.searchsorted(cumulative[drawable], target, right=True))
+    token = int(drawable[min(place, len(drawable) - 1)])
+    is_cut = not bool(kept.all())
+    return token, float(kept_mass.sum().log()) if is_cut else 0.0

@@ -1,0 +1,26 @@
+"""Records that cross rooms: sampling parameters, requests and outputs, samples, groups, outcomes.
+
+Plain numpy and dataclasses; no torch. Everything here is frozen and checked once, on creation.
+"""
+
+from zerogap.types.generation import (
+    FinishReason,
+    GenerateOutput,
+    GenerateRequest,
+    WeightVersionSpan,
+)
+from zerogap.types.outcome import Outcome
+from zerogap.types.sample import Group, Sample, Source
+from zerogap.types.sampling import SamplingParams
+
+__all__ = [
+    "FinishReason",
+    "GenerateOutput",
+    "GenerateRequest",
+    "Group",
+    "Outcome",
+    "Sample",
+    "SamplingParams",
+    "Source",
+    "WeightVersionSpan",
+]

@@ -1,0 +1,78 @@
+"""What goes into an engine and what comes out."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from zerogap.types.sampling import SamplingParams
+
+_request_numbers = itertools.count()
+
+
+def _new_rid() -> str:
+    return f"r{next(_request_numbers)}"
+
+
+@dataclass(frozen=True)
+class FinishReason:
+    """Why a completion ended."""
+
+    kind: Literal["stop", "length", "abort"]
+    matched: int | str | None = None
+    """The stop id or stop string, for ``stop``."""
+    message: str | None = None
+    """What happened, for ``abort``."""
+
+
+@dataclass(frozen=True)
+class WeightVersionSpan:
+    """Completion tokens ``[start, end)`` were sampled by weights ``version``."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateRequest:
+    """One prompt, as token ids, to be continued ``sampling_params.n`` times."""
+
+    input_ids: tuple[int, ...]
+    sampling_params: SamplingParams = field(default_factory=SamplingParams)
+    rid: str = field(default_factory=_new_rid)
+    """Unique among live requests; the engine refuses a second live request of the same rid."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_ids", tuple(int(i) for i in self.input_ids))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOutput:
+    """One completion. Arrays have one entry a sampled token, stop token included.
+
+    Invariants: ``len(output_ids) == len(output_log_probs) == len(kept_log_mass)``; the spans are
+    contiguous, ordered and cover ``[0, len(output_ids))``.
+    """
+
+    rid: str
+    index: int
+    """Which of the request's n siblings, from 0."""
+    prompt_ids: np.ndarray
+    """int32 [P]"""
+    output_ids: np.ndarray
+    """int32 [C]"""
+    output_log_probs: np.ndarray
+    """float32 [C], nats: log_softmax(logits after penalties / T) at the drawn id, whole vocabulary."""
+    kept_log_mass: np.ndarray
+    """float32 [C]: log of the mass of the tokens that could be drawn; 0 without truncation."""
+    finish_reason: FinishReason
+    weight_versions: tuple[WeightVersionSpan, ...]
+    seed: int
+    """The sampling seed that was used; sending it again gives the same tokens."""
+    num_cached_tokens: int = 0
+    """Prompt tokens whose KV came from the prefix cache."""
+    num_retractions: int = 0
+    text: str | None = None
+    """Decoded completion, stop string trimmed; None if the engine has no detokenizer."""

@@ -1,0 +1,139 @@
+"""Sampling parameters of one request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zerogap.errors import InvalidRequest
+
+GREEDY_TEMPERATURE = 1e-6
+"""Below this temperature the token of highest logit is taken and log-probs are at temperature 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """What to draw, and when to stop. Names and defaults follow SGLang, so that clients need no table.
+
+    Order of application: penalties and ``logit_bias`` on the logits, temperature, then ``top_k``,
+    ``top_p`` (of what top_k kept, renormalised), ``min_p``. Reported log-probs are after penalties and
+    temperature over the whole vocabulary; what truncation removed is in ``kept_log_mass``.
+
+    Example:
+        ``SamplingParams(temperature=0.7, max_new_tokens=64, stop=("</answer>",), sampling_seed=3)``
+    """
+
+    max_new_tokens: int = 128
+    """Most tokens to sample; 0 only scores."""
+    min_new_tokens: int = 0
+    """Stop ids cannot be drawn, and stop strings do not count, before this many tokens."""
+    temperature: float = 1.0
+    """Logits are divided by it; below 1e-6 means greedy."""
+    top_k: int = -1
+    """Keep the k most likely tokens; -1 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose mass reaches this."""
+    min_p: float = 0.0
+    """Keep tokens with at least this share of the most likely token's probability."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a logit for each time the token was sampled in this completion."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of each token sampled in this completion."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens in prompt or completion are divided (if positive) or multiplied by this."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these token ids."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the completion once they appear in its text."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the completion, besides those the model declares."""
+    ignore_eos: bool = False
+    """Do not stop at the model's own end-of-sequence ids (stop_token_ids still stop)."""
+    no_stop_trim: bool = False
+    """Keep the matched stop string in ``text`` (ids are always kept)."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of ``text``."""
+    sampling_seed: int | None = None
+    """Seed of the noise; with the sibling's index and position it fixes each draw. None: engine's own."""
+    n: int = 1
+    """Samples from the same prompt."""
+
+    def __post_init__(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(int(i) for i in self.stop_token_ids))
+        for name, given, is_ok, allowed in self._rules():
+            if not is_ok:
+                msg = f"{name} = {given!r} is not allowed: it must be {allowed}"
+                raise InvalidRequest(msg)
+
+    def _rules(self) -> list[tuple[str, object, bool, str]]:
+        bias_ok = all(isinstance(i, int) and i >= 0 for i in self.logit_bias)
+        return [
+            ("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 0, "0 or more"),
+            (
+                "min_new_tokens",
+                self.min_new_tokens,
+                0 <= self.min_new_tokens <= self.max_new_tokens,
+                f"between 0 and max_new_tokens ({self.max_new_tokens})",
+            ),
+            (
+                "temperature",
+                self.temperature,
+                0 <= self.temperature < float("inf"),
+                "0 (greedy) or a positive finite number",
+            ),
+            ("top_k", self.top_k, self.top_k == -1 or self.top_k >= 1, "-1 (all) or at least 1"),
+            ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", self.min_p, 0 <= self.min_p < 1, "in [0, 1)"),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                -2 <= self.frequency_penalty <= 2,
+                "in [-2, 2]",
+            ),
+            (
+                "presence_penalty",
+                self.presence_penalty,
+                -2 <= self.presence_penalty <= 2,
+                "in [-2, 2]",
+            ),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                0 < self.repetition_penalty <= 2,
+                "in (0, 2]",
+            ),
+            (
+                "logit_bias",
+                dict(self.logit_bias),
+                bias_ok,
+                "a mapping from token id (0 or more) to number",
+            ),
+            (
+                "stop",
+                self.stop,
+                all(isinstance(s, str) and s for s in self.stop),
+                "non-empty strings",
+            ),
+            (
+                "stop_token_ids",
+                self.stop_token_ids,
+                all(i >= 0 for i in self.stop_token_ids),
+                "ids of 0 or more",
+            ),
+            ("n", self.n, self.n >= 1, "at least 1"),
+        ]
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken instead of drawing one."""
+        return self.temperature < GREEDY_TEMPERATURE
+
+    @property
+    def score_temperature(self) -> float:
+        """Temperature at which log-probs are reported (1 when greedy)."""
+        return 1.0 if self.is_greedy else self.temperature
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens are drawn from a part of the vocabulary only."""
+        return self.top_k != -1 or self.top_p < 1 or self.min_p > 0
