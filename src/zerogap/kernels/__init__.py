@@ -5,7 +5,6 @@ and never on what is computed beside it. That is what makes the trainer's log-pr
 the engine's. ``kernel_report()`` says which path runs and why.
 """
 
-from zerogap.kernels.allocator import keep_freed_memory
 from zerogap.kernels.attention import (
     AttentionPlan,
     PackedLayout,
@@ -32,7 +31,6 @@ __all__ = [
     "RowProbe",
     "SamplingRows",
     "build_packed_layout",
-    "keep_freed_memory",
     "kernel_report",
     "linear",
     "log_probs",
