@@ -115,6 +115,14 @@ class NativeKernels:
                    _I64(len(gate_up)), _I64(gate_up.shape[1] // 2))  # fmt: skip
         return d_gate_up
 
+    def rope_tables(self, inv_freq: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(cos, sin), each [T, H/2]."""
+        cos = inv_freq.new_empty(len(positions), len(inv_freq))
+        sin = torch.empty_like(cos)
+        self._call("zg_rope_tables", _pointer(inv_freq), _pointer(positions, torch.int64), _pointer(cos),
+                   _pointer(sin), _I64(len(positions)), _I64(len(inv_freq)))  # fmt: skip
+        return cos, sin
+
     def qkv_rope(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None,
         num_heads: int, num_kv_heads: int, eps: float,

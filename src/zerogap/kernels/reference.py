@@ -26,6 +26,17 @@ def swiglu(gate_up_TF2: Tensor) -> Tensor:
     return F.silu(gate_TF) * up_TF
 
 
+def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position * frequency, [T, h] each."""
+    # Position by position: a vectorised cosine may round differently by an element's place in the tensor.
+    distinct, row = positions_T.unique(return_inverse=True)
+    angles = [float(position) * inv_freq_h for position in distinct]
+    if not angles:
+        empty = inv_freq_h.new_empty(0, len(inv_freq_h))
+        return empty, empty.clone()
+    return torch.stack([a.cos() for a in angles])[row], torch.stack([a.sin() for a in angles])[row]
+
+
 def rotate(x_TNH: Tensor, cos_Th: Tensor, sin_Th: Tensor) -> Tensor:
     """Rotary embedding in the rotate-half layout: pairs are (i, i + H/2)."""
     first, second = x_TNH.chunk(2, dim=-1)

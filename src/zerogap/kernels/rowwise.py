@@ -46,8 +46,9 @@ def swiglu(gate_up_TF2: Tensor) -> Tensor:
 
 def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of position * frequency: float32 [h], int64 [T] -> two float32 [T, h], h = H / 2."""
-    angle_Th = positions_T.to(torch.float32)[:, None] * inv_freq_h[None, :]
-    return angle_Th.cos(), angle_Th.sin()
+    if native.handles(inv_freq_h):
+        return native.rope_tables(inv_freq_h, positions_T)
+    return reference.rope_tables(inv_freq_h, positions_T)
 
 
 class _QkvRope(torch.autograd.Function):

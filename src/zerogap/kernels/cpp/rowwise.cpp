@@ -115,6 +115,17 @@ void zg_swiglu_backward(const float* dy, const float* gate_up, float* d_gate_up,
   }
 }
 
+// The scalar cosf and sinf: a vectorised one may round a position's angle differently by its place in the batch.
+void zg_rope_tables(const float* inv_freq, const int64_t* position, float* cos, float* sin, int64_t T, int64_t half) {
+#pragma omp parallel for schedule(static)
+  for (int64_t t = 0; t < T; ++t)
+    for (int64_t i = 0; i < half; ++i) {
+      const float angle = float(position[t]) * inv_freq[i];
+      cos[t * half + i] = std::cos(angle);
+      sin[t * half + i] = std::sin(angle);
+    }
+}
+
 // q_norm, k_norm may both be null.
 void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const float* q_norm,
                  const float* k_norm, float* q, float* k, float* v, int64_t T, int64_t N, int64_t K,
