@@ -1,0 +1,36 @@
+"""What a run tells: metric names and reducers, clocks and spans, progress, and where metrics are written.
+
+Floats and names come in, files and lines on a console go out. Nothing here imports torch, decides anything about
+the run, or reads what it wrote (apart from cutting a torn file when a run resumes).
+"""
+
+from zerogap.obs.clock import Clock, format_duration, monotonic_s, stamp
+from zerogap.obs.console import ConsoleSink
+from zerogap.obs.jsonl import JsonlFile, read_jsonl
+from zerogap.obs.metrics import GAP_SOURCES, METRICS, Metric, StepMetrics, metric
+from zerogap.obs.progress import Phase, Progress
+from zerogap.obs.sinks import JsonlSink, Metrics, MetricSink
+from zerogap.obs.spans import Spans
+from zerogap.obs.tensorboard import TensorBoardSink
+
+__all__ = [
+    "GAP_SOURCES",
+    "METRICS",
+    "Clock",
+    "ConsoleSink",
+    "JsonlFile",
+    "JsonlSink",
+    "Metric",
+    "MetricSink",
+    "Metrics",
+    "Phase",
+    "Progress",
+    "Spans",
+    "StepMetrics",
+    "TensorBoardSink",
+    "format_duration",
+    "metric",
+    "monotonic_s",
+    "read_jsonl",
+    "stamp",
+]

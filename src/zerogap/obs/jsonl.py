@@ -1,0 +1,110 @@
+"""Append-only files of JSON lines that survive a kill at any byte.
+
+A line is on disk when ``write`` returns. A kill may leave a torn last line and, since a run resumes from its last
+checkpoint, whole lines of steps that will be done again: ``JsonlFile`` cuts both off when it opens the file.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from zerogap.errors import CheckpointError, NumericsError
+
+
+class JsonlFile:
+    """An open file of JSON objects; the only writer of that file."""
+
+    def __init__(self, path: Path, *, keep_until_step: int | None = None) -> None:
+        """Open for appending.
+
+        Args:
+            path: created if absent; its folder must exist.
+            keep_until_step: cut the file before the first object whose ``step`` is larger. None keeps all.
+
+        Raises:
+            CheckpointError: a line before the last is not JSON.
+        """
+        if path.exists():
+            os.truncate(path, _length_to_keep(path, keep_until_step))
+        self._file = path.open("ab")
+        _sync_folder(path.parent)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one object as one line and wait until it is on disk.
+
+        Raises:
+            NumericsError: a value is NaN or infinite, which JSON cannot say.
+        """
+        try:
+            line = json.dumps(record, ensure_ascii=False, allow_nan=False)
+        except ValueError as error:
+            msg = f"{self._file.name}: a NaN or infinity in {record}; only finite numbers are recorded"
+            raise NumericsError(msg) from error
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> "JsonlFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of the file; a torn last line is left out.
+
+    Raises:
+        CheckpointError: a line before the last is not JSON.
+    """
+    return [record for _, record in _whole_lines(path)]
+
+
+def _length_to_keep(path: Path, keep_until_step: int | None) -> int:
+    """Bytes up to the torn line or the first line of a later step."""
+    kept = 0
+    for end, record in _whole_lines(path):
+        step = record.get("step")
+        if keep_until_step is not None and step is not None and step > keep_until_step:
+            return kept
+        kept = end
+    return kept
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(offset after the line, object) for each line but a torn last one."""
+    end = 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError as error:
+            if number == len(lines):
+                return
+            msg = f"{path}, line {number}: not JSON, so the file was changed by something else; restore it, or delete that line"
+            raise CheckpointError(msg) from error
+        if record is None:
+            return
+        end += len(line)
+        yield end, record
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the file's name in its folder durable as well."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,182 @@
+"""Every metric name, declared once with what it means and how several values of a step become one.
+
+Names are ``room/thing/stat``; units other than tokens and nats are in the name. A step's record has the keys
+``step`` and ``weight_version`` besides. A metric that has no value in a step (no evaluation, no valid sample) is
+left out of the record: never 0, never NaN.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from zerogap.errors import NumericsError
+from zerogap.types import Outcome
+
+Reducer = Literal["mean", "max", "min", "sum", "last"]
+GAP_SOURCES = ("tokens", "routing", "sampling", "numbers", "staleness")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One declared metric."""
+
+    name: str
+    reducer: Reducer
+    """mean is weighted: the weight of a value is the number of things it is the mean of."""
+    description: str
+
+
+def metric(name: str) -> Metric:
+    """The declaration of ``name``.
+
+    Raises:
+        KeyError: it is not declared; declare it here first.
+    """
+    for prefix in _OPEN_FAMILIES:
+        if name.startswith(prefix) and name.endswith("/mean"):
+            return Metric(name, "mean", _OPEN_FAMILIES[prefix])
+    if name not in METRICS:
+        msg = f"metric {name!r} is not declared; add it to zerogap.obs.metrics"
+        raise KeyError(msg)
+    return METRICS[name]
+
+
+class StepMetrics:
+    """Collects the values of one step."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[tuple[float, float]]] = {}
+
+    def add(self, name: str, value: float, *, weight: float = 1.0) -> None:
+        """One value of a declared metric.
+
+        Args:
+            name: as declared.
+            value: finite.
+            weight: for a mean, how many things ``value`` is the mean of; 0 says there were none, so
+                the value counts for nothing and may be anything.
+
+        Raises:
+            KeyError: the name is not declared.
+            NumericsError: the value is NaN or infinite.
+        """
+        metric(name)
+        if weight == 0:
+            return
+        if not math.isfinite(value):
+            msg = f"metric {name} = {value}: not a finite number; look for the first NaN in this step's rollouts"
+            raise NumericsError(msg)
+        self._values.setdefault(name, []).append((value, weight))
+
+    def add_all(self, values: Mapping[str, float], *, weight: float = 1.0) -> None:
+        """Several values of equal weight."""
+        for name, value in values.items():
+            self.add(name, value, weight=weight)
+
+    def reduce(self) -> dict[str, float]:
+        """One number a metric, in the order of declaration."""
+        reduced = {n: _REDUCERS[metric(n).reducer](given) for n, given in self._values.items()}
+        order = {name: i for i, name in enumerate(METRICS)}
+        return dict(sorted(reduced.items(), key=lambda item: order.get(item[0], len(order))))
+
+
+def _weighted_mean(values: Sequence[tuple[float, float]]) -> float:
+    total = math.fsum(weight for _, weight in values)
+    return math.fsum(value * weight for value, weight in values) / total
+
+
+_REDUCERS: dict[Reducer, Callable[[Sequence[tuple[float, float]]], float]] = {
+    "mean": _weighted_mean,
+    "max": lambda values: max(value for value, _ in values),
+    "min": lambda values: min(value for value, _ in values),
+    "sum": lambda values: sum(value for value, _ in values),
+    "last": lambda values: values[-1][0],
+}
+
+_OPEN_FAMILIES = {"reward/part/": "mean of one named part of the reward over valid samples"}
+
+
+def _declare() -> Iterator[Metric]:
+    for name, reducer, description in _SINGLE:
+        yield Metric(name, reducer, description)
+    for source in GAP_SOURCES:
+        for view, cost in (("raw", "without its replay"), ("open", "as the loss sees it")):
+            yield Metric(
+                f"gap/{source}/{view}/mean",
+                "mean",
+                f"mean |difference| from {source}, {cost}, nats a token",
+            )
+            yield Metric(
+                f"gap/{source}/{view}/max", "max", f"largest |difference| from {source}, {cost}"
+            )
+    for kind in Outcome:
+        yield Metric(f"outcome/{kind}", "sum", f"samples that ended as {kind}")
+
+
+_SINGLE: tuple[tuple[str, Reducer, str], ...] = (
+    ("reward/mean", "mean", "over valid samples"),
+    ("reward/std", "last", "population standard deviation over valid samples"),
+    ("reward/min", "min", "over valid samples"),
+    ("reward/max", "max", "over valid samples"),
+    ("group/count", "sum", "groups with at least one valid sample"),
+    ("group/without_signal", "sum", "groups of two or more whose rewards are all equal: they train nothing"),
+    ("group/alone", "sum", "groups with one valid sample: it has no baseline and trains nothing"),
+    ("excluded/invalid_outcome", "sum", "samples left out since they failed or were aborted"),
+    ("excluded/no_loss_tokens", "sum", "samples left out since nothing in them trains"),
+    ("rollout/num_samples", "sum", "samples drawn, failed ones too"),
+    ("rollout/prompt_len/mean", "mean", "prompt tokens a sample"),
+    ("rollout/completion_len/mean", "mean", "sampled tokens a sample"),
+    ("rollout/completion_len/max", "max", "sampled tokens of the longest sample"),
+    ("rollout/truncated_fraction", "mean", "share of samples that the token limit ended"),
+    ("staleness/mean", "mean", "steps between a sample's oldest weights and the trainer's, over samples"),
+    ("staleness/max", "max", "the same, of the stalest sample"),
+    ("gap/total/mean", "mean", "mean |trainer's - engine's log-prob| of a sampled token, before any update"),
+    ("gap/total/max", "max", "largest |trainer's - engine's log-prob| of a sampled token"),
+    ("gap/total/signed_mean", "mean", "mean trainer's - engine's log-prob: a bias that |.| hides"),
+    ("gap/total/k3", "mean", "mean exp(d) - 1 - d: estimates KL(engine || trainer)"),
+    ("gap/num_tokens", "sum", "sampled tokens the gap was measured on"),
+    ("policy/clip_fraction", "mean", "share of tokens where a clip bound decided the loss"),
+    ("policy/ratio/mean", "mean", "exp(current - old log-prob) over tokens of the loss"),
+    ("policy/ratio/min", "min", "smallest policy ratio"),
+    ("policy/ratio/max", "max", "largest policy ratio"),
+    ("policy/entropy", "mean", "entropy of the next-token distribution at the sampling temperature"),
+    ("policy/kl_to_old", "mean", "k3 of the current policy against the one at the start of the step"),
+    ("policy/kl_to_rollout", "mean", "k3 of the current policy against the one that sampled"),
+    ("policy/kl_to_reference", "mean", "estimate of loss.kl.kind against the initial policy"),
+    ("train/loss", "mean", "value of the objective, over updates"),
+    ("train/grad_norm", "max", "norm of the gradient before clipping, largest of the step's updates"),
+    ("train/learning_rate", "last", "of the step's last update"),
+    ("train/num_loss_tokens", "sum", "tokens in the loss"),
+    ("train/num_rows", "sum", "token rows computed forward and backward, shared prompts once"),
+    ("train/num_micro_batches", "sum", "forward and backward passes"),
+    ("train/num_updates", "sum", "optimizer updates"),
+    ("train/tokens_per_s", "last", "tokens of the samples trained on, a second of step/train_s"),
+    ("engine/tokens_per_s", "last", "sampled tokens a second of step/generate_s"),
+    ("engine/share_of_limit", "last", "engine/tokens_per_s over what the machine's memory bandwidth allows"),
+    ("engine/num_completion_tokens", "sum", "tokens sampled"),
+    ("engine/num_prefill_tokens", "sum", "prompt tokens computed"),
+    ("engine/num_cached_tokens", "sum", "prompt tokens whose keys and values were there already"),
+    ("engine/num_retractions", "sum", "times a sequence gave its pages back and was computed again"),
+    ("engine/num_running/max", "max", "most sequences in one forward pass"),
+    ("engine/kv_cache_share/max", "max", "largest share of the pages in use"),
+    ("step/time_s", "last", "the whole step"),
+    ("step/generate_s", "sum", "sampling"),
+    ("step/reward_s", "sum", "grading"),
+    ("step/train_s", "sum", "forward, backward and optimizer"),
+    ("step/publish_s", "sum", "handing the new weights to the engine"),
+    ("step/evaluate_s", "sum", "evaluation"),
+    ("step/checkpoint_s", "sum", "saving a checkpoint"),
+    ("step/save_rollouts_s", "sum", "writing rollouts to disk"),
+    ("memory/peak_bytes", "max", "largest resident memory of the process so far"),
+    ("eval/reward/mean", "mean", "over valid answers: greedy ones, or sampled ones when greedy is off"),
+    ("eval/sampled/reward/mean", "mean", "over valid sampled completions"),
+    ("eval/sampled/best/mean", "mean", "best reward among a prompt's sampled completions, over prompts"),
+    ("eval/num_prompts", "last", "evaluation prompts"),
+    ("eval/num_failed", "sum", "evaluation completions without a reward"),
+    ("eval/completion_len/mean", "mean", "sampled tokens of an evaluation completion"),
+    ("eval/truncated_fraction", "mean", "share of evaluation completions that the token limit ended"),
+)  # fmt: skip
+
+METRICS: dict[str, Metric] = {declared.name: declared for declared in _declare()}
+"""Declared name -> metric; ``metric`` also knows ``reward/part/<name>/mean``."""

@@ -1,0 +1,41 @@
+"""Where a step's metrics go."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from zerogap.obs.jsonl import JsonlFile
+
+Metrics = Mapping[str, float]
+"""Reduced metrics of one step by declared name."""
+
+
+class MetricSink(Protocol):
+    """Something that keeps or shows metrics."""
+
+    def write(self, step: int, weight_version: int, metrics: Metrics) -> None:
+        """Take the metrics of a finished step; they are safe when this returns.
+
+        Args:
+            step: from 1; 0 is the evaluation before the first step.
+            weight_version: of the weights after the step.
+            metrics: reduced, by declared name.
+        """
+
+    def close(self) -> None:
+        """Write out what is pending. Nothing may be written afterwards."""
+
+
+class JsonlSink:
+    """``metrics.jsonl``: one object a step, with ``step`` and ``weight_version`` first."""
+
+    def __init__(self, path: Path, *, resumed_step: int | None = None) -> None:
+        self._file = JsonlFile(path, keep_until_step=resumed_step)
+
+    def write(self, step: int, weight_version: int, metrics: Metrics) -> None:
+        """Append one line; it is on disk when this returns."""
+        self._file.write({"step": step, "weight_version": weight_version, **metrics})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
