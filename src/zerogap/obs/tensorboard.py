@@ -1,5 +1,6 @@
 """Metrics as TensorBoard event files, written by the ``tensorboard`` package alone."""
 
+import importlib
 from pathlib import Path
 
 from zerogap.errors import MissingExtra
@@ -20,16 +21,17 @@ class TensorBoardSink:
             MissingExtra: the tensorboard package is not installed.
         """
         try:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            # Protocol buffers make their classes when imported, so a type checker cannot see them.
+            events = importlib.import_module("tensorboard.compat.proto.event_pb2")
+            writers = importlib.import_module("tensorboard.summary.writer.event_file_writer")
         except ImportError as error:
             msg = (
                 "obs.tensorboard = true: the tensorboard package is not installed; "
                 "run `pip install 'zerogap[tensorboard]'`, or set obs.tensorboard = false"
             )
             raise MissingExtra(msg) from error
-        self._new_event = Event
-        self._writer = EventFileWriter(str(folder))
+        self._new_event = events.Event
+        self._writer = writers.EventFileWriter(str(folder))
         if resumed_step is not None:
             self._add(step=resumed_step + 1, session_log={"status": _SESSION_START})
 
