@@ -1,0 +1,220 @@
+"""The tokenizer inside a GGUF file, as Hugging Face files.
+
+Goes in: the metadata of a GGUF file whose vocabulary is byte-level BPE. Comes out: tokenizer.json,
+tokenizer_config.json (with the chat template), special_tokens_map.json and generation_config.json, with
+the same ids as the tokenizer that the model was trained with.
+
+How text is cut before merging is not in the file: ``tokenizer.ggml.pre`` only names it. The cuts below
+are those of the original tokenizer.json files (SmolLM2, Llama 3, Qwen2); llama.cpp's ``llama-vocab.cpp``
+has the same expressions. A name that is not listed is refused, since a wrong cut gives wrong ids silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import decoders as token_decoders
+from tokenizers import models as token_models
+
+from zerogap.errors import DataError
+
+_BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+def _by_digit_then_gpt2() -> pre_tokenizers.PreTokenizer:
+    """Each digit alone, the rest by GPT-2's expression."""
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    )
+
+
+def _by_words(max_digits: int) -> pre_tokenizers.PreTokenizer:
+    """Contractions, words, runs of at most ``max_digits`` digits, punctuation, line ends, spaces."""
+    digits = r"\p{N}" if max_digits == 1 else rf"\p{{N}}{{1,{max_digits}}}"
+    words = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(words), "isolated"), _BYTE_LEVEL])
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What ``tokenizer.ggml.pre`` stands for."""
+
+    build: Callable[[], pre_tokenizers.PreTokenizer]
+    normalizes_nfc: bool = False
+    ignores_merges: bool = False
+    """A piece that is a token as a whole is taken as it is, merges or not."""
+    adds_bos: bool = False
+    """What holds when the file does not say."""
+
+
+_CUTS = {
+    "smollm": _Cut(_by_digit_then_gpt2),
+    "llama-bpe": _Cut(lambda: _by_words(3), ignores_merges=True, adds_bos=True),
+    "qwen2": _Cut(lambda: _by_words(1), normalizes_nfc=True),
+}
+_SPECIAL_IDS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+_END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""End of sequence, of turn and of message: generation ends at each."""
+
+
+def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
+    """Write the Hugging Face tokenizer files of a GGUF file's vocabulary into ``folder``.
+
+    Args:
+        gguf_path: with a byte-level BPE vocabulary cut as ``smollm``, ``llama-bpe`` or ``qwen2``.
+        folder: is created if needed; files of the same names are overwritten.
+
+    Raises:
+        DataError: no GGUF file, no vocabulary, or one of a kind that is not listed above.
+    """
+    metadata = _read_vocabulary(Path(gguf_path))
+    _check_kind(metadata, gguf_path)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _build_tokenizer(metadata).save(str(folder / "tokenizer.json"))
+    tokens = metadata["tokens"]
+    special = {
+        name: tokens[metadata[key]]
+        for name, key in _SPECIAL_IDS.items()
+        if metadata.get(key) is not None
+    }
+    config: dict[str, Any] = {
+        # The class that reads tokenizer.json as it stands, in every version of transformers.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **special,
+    }
+    if metadata["context_length"] is not None:
+        config["model_max_length"] = metadata["context_length"]
+    if metadata["chat_template"] is not None:
+        config["chat_template"] = metadata["chat_template"]
+    _write_json(folder / "tokenizer_config.json", config)
+    _write_json(folder / "special_tokens_map.json", special)
+    _write_json(folder / "generation_config.json", _generation_config(metadata))
+
+
+def _read_vocabulary(path: Path) -> dict[str, Any]:
+    """``tokenizer.ggml.*`` without its prefix, and the two other keys that are needed."""
+    try:
+        reader = gguf.GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or another format: fetch it again"
+        raise DataError(msg) from error
+    prefix = "tokenizer.ggml."
+    metadata = {
+        key.removeprefix(prefix): field.contents()
+        for key, field in reader.fields.items()
+        if key.startswith(prefix)
+    }
+    template = reader.get_field("tokenizer.chat_template")
+    metadata["chat_template"] = template.contents() if template else None
+    architecture = reader.get_field("general.architecture")
+    length = reader.get_field(f"{architecture.contents()}.context_length") if architecture else None
+    metadata["context_length"] = length.contents() if length else None
+    return metadata
+
+
+def _check_kind(metadata: Mapping[str, Any], path: Path) -> None:
+    if metadata.get("model") != "gpt2" or "merges" not in metadata:
+        msg = (
+            f"{path} has a tokenizer of kind {metadata.get('model')!r}; only byte-level BPE ('gpt2', with merges) can "
+            "be rebuilt: put the model's own tokenizer.json in a folder and use that as the tokenizer"
+        )
+        raise DataError(msg)
+    if metadata.get("pre") not in _CUTS:
+        msg = (
+            f"{path} cuts text as tokenizer.ggml.pre = {metadata.get('pre')!r}, which is not known; known are "
+            f"{sorted(_CUTS)}: put the model's own tokenizer.json in a folder and use that as the tokenizer"
+        )
+        raise DataError(msg)
+
+
+def _build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
+    cut = _CUTS[metadata["pre"]]
+    tokens = metadata["tokens"]
+    kinds = metadata.get("token_type") or [gguf.TokenType.NORMAL] * len(tokens)
+    # Unused entries only pad the head to a round number of rows; they must never be encoded or drawn.
+    vocab = {
+        token: token_id
+        for token_id, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind != gguf.TokenType.UNUSED
+    }
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata["merges"]]
+    tokenizer = Tokenizer(token_models.BPE(vocab, merges, ignore_merges=cut.ignores_merges))
+    if cut.normalizes_nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = cut.build()
+    tokenizer.decoder = token_decoders.ByteLevel()
+    _add_whole_tokens(tokenizer, tokens, kinds)
+    post_processor = _post_processor(metadata, cut)
+    if post_processor is not None:
+        tokenizer.post_processor = post_processor
+    return tokenizer
+
+
+def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
+    """Tokens that are matched whole in the text: special ones, and words like ``<think>`` that are not."""
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=kind == gguf.TokenType.CONTROL)
+            for token, kind in zip(tokens, kinds, strict=True)
+            if kind in (gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED)
+        ]
+    )
+
+
+def _post_processor(metadata: Mapping[str, Any], cut: _Cut) -> processors.TemplateProcessing | None:
+    """Adds the tokens that the model was trained to see around a text; None if there are none."""
+    ends = {
+        "bos": metadata.get("add_bos_token", cut.adds_bos),
+        "eos": metadata.get("add_eos_token", False),
+    }
+    ids = {end: metadata.get(f"{end}_token_id") for end, is_added in ends.items() if is_added}
+    added = {end: metadata["tokens"][i] for end, i in ids.items() if i is not None}
+    if not added:
+        return None
+    before = [added["bos"]] if "bos" in added else []
+    after = [added["eos"]] if "eos" in added else []
+    return processors.TemplateProcessing(
+        single=[*before, "$A", *after],
+        pair=[
+            *before,
+            "$A",
+            *after,
+            *(f"{token}:1" for token in before),
+            "$B:1",
+            *(f"{token}:1" for token in after),
+        ],
+        special_tokens=[(token, ids[end]) for end, token in added.items()],
+    )
+
+
+def _generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    ends = [metadata[key] for key in _END_IDS if metadata.get(key) is not None]
+    ends = list(dict.fromkeys(ends))
+    config = {
+        "bos_token_id": metadata.get("bos_token_id"),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "pad_token_id": metadata.get("padding_token_id"),
+    }
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,27 @@
+"""One model definition for engine and trainer: configuration, forward pass, weights in and out.
+
+Goes in: packed token ids, positions and an ``Attention``; comes out: hidden states. Weights come from a
+Hugging Face folder, the hub or a GGUF file, and leave as a Hugging Face folder. transformers is never
+imported here.
+"""
+
+from zerogap.models.attention import Attention
+from zerogap.models.causal_lm import CausalLM
+from zerogap.models.config import ModelConfig
+from zerogap.models.export import export_hf
+from zerogap.models.loading import LoadedModel, load_model
+from zerogap.models.names import hf_tensors
+from zerogap.models.rope import RopeScaling
+from zerogap.models.sources import resolve_source
+
+__all__ = [
+    "Attention",
+    "CausalLM",
+    "LoadedModel",
+    "ModelConfig",
+    "RopeScaling",
+    "export_hf",
+    "hf_tensors",
+    "load_model",
+    "resolve_source",
+]

@@ -1,0 +1,173 @@
+"""The one model definition: packed token ids in, hidden states out, for engine and trainer alike.
+
+There is no batch dimension: T tokens of any number of sequences stand in one row dimension, with their
+positions beside them, and only the ``Attention`` knows which rows belong together. Every other operation
+is a row-invariant kernel, so a token's hidden state does not depend on its company.
+
+Query, key and value projections are one parameter, gate and up projections another: one larger matrix
+product instead of three and two. ``names.py`` maps them to Hugging Face's tensors.
+
+Letters: T packed tokens, D model dim, N query heads, K key/value heads, H head dim, h = H / 2,
+F MLP dim, V vocabulary, I and O in and out of a projection.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from zerogap import kernels
+from zerogap.models.attention import Attention
+from zerogap.models.config import ModelConfig
+from zerogap.models.rope import inverse_frequencies
+
+
+class CausalLM(nn.Module):
+    """A dense decoder of the Llama, Qwen2 or Qwen3 family.
+
+    Parameters hold NaN until ``init_weights`` or a loader fills them, so that a forgotten load is loud.
+    """
+
+    inv_freq_h: torch.Tensor
+
+    def __init__(self, config: ModelConfig, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.config = config
+        shape_VD = (config.vocab_size, config.hidden_size)
+        self.embed_tokens = _Weights(shape_VD, dtype)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, i, dtype) for i in range(config.num_layers)
+        )
+        self.norm = _Weights((config.hidden_size,), dtype)
+        if not config.tie_word_embeddings:
+            self.lm_head = _Weights(shape_VD, dtype)
+        inv_freq_h = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        self.register_buffer("inv_freq_h", inv_freq_h, persistent=False)
+
+    @property
+    def head_weight(self) -> nn.Parameter:
+        """[V, D]: logits are hidden @ head_weight.T. The embedding itself when tied."""
+        is_tied = self.config.tie_word_embeddings
+        return self.embed_tokens.weight if is_tied else self.lm_head.weight
+
+    def forward(
+        self,
+        token_ids_T: torch.Tensor,
+        positions_T: torch.Tensor,
+        attention: Attention,
+        *,
+        recompute: bool = False,
+    ) -> torch.Tensor:
+        """Hidden states after the final norm.
+
+        Args:
+            token_ids_T: int64 in [0, V).
+            positions_T: int64, each token's place in its own sequence, from 0.
+            attention: who sees what.
+            recompute: keep only each layer's input for the backward pass and compute the rest again
+                there. Gradients are the same bits; memory falls, the backward pass takes a third longer.
+
+        Returns:
+            [T, D]
+        """
+        cos_Th, sin_Th = kernels.rope_tables(self.inv_freq_h, positions_T)
+        x_TD = functional.embedding(token_ids_T, self.embed_tokens.weight)
+        for layer in self.layers:
+            if recompute:
+                # The model draws no random numbers, so none need to be restored.
+                x_TD = checkpoint(
+                    layer, x_TD, cos_Th, sin_Th, attention,
+                    use_reentrant=False, preserve_rng_state=False,
+                )  # fmt: skip
+            else:
+                x_TD = layer(x_TD, cos_Th, sin_Th, attention)
+        return kernels.rms_norm(x_TD, self.norm.weight, self.config.rms_norm_eps)
+
+    @torch.no_grad()
+    def init_weights(self, *, seed: int, std: float = 0.02) -> "CausalLM":
+        """Fill with fresh weights: normal matrices, zero biases, unit norms (as Hugging Face does).
+
+        The same seed gives the same weights whatever the global random state; returns self.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if name.endswith(".bias"):
+                parameter.zero_()
+            elif parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, std, generator=generator)
+        return self
+
+
+class DecoderLayer(nn.Module):
+    """Attention and MLP, each added to the residual stream after its own norm."""
+
+    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config = config
+        self.index = index
+        hidden, head = config.hidden_size, config.head_dim
+        qkv_size = (config.num_heads + 2 * config.num_kv_heads) * head
+        self.input_norm = _Weights((hidden,), dtype)
+        self.qkv = _Weights((qkv_size, hidden), dtype, has_bias=config.qkv_bias)
+        if config.qk_norm:
+            self.q_norm = _Weights((head,), dtype)
+            self.k_norm = _Weights((head,), dtype)
+        self.o = _Weights((hidden, config.num_heads * head), dtype)
+        self.post_norm = _Weights((hidden,), dtype)
+        self.gate_up = _Weights((2 * config.intermediate_size, hidden), dtype)
+        self.down = _Weights((hidden, config.intermediate_size), dtype)
+
+    def forward(
+        self,
+        x_TD: torch.Tensor,
+        cos_Th: torch.Tensor,
+        sin_Th: torch.Tensor,
+        attention: Attention,
+    ) -> torch.Tensor:
+        """The residual stream after this layer, [T, D]."""
+        eps = self.config.rms_norm_eps
+        normed_TD = kernels.rms_norm(x_TD, self.input_norm.weight, eps)
+        x_TD = x_TD + self._attend(normed_TD, cos_Th, sin_Th, attention)
+        normed_TD = kernels.rms_norm(x_TD, self.post_norm.weight, eps)
+        gate_up_TF2 = kernels.linear(normed_TD, self.gate_up.weight)
+        return x_TD + kernels.linear(kernels.swiglu(gate_up_TF2), self.down.weight)
+
+    def _attend(
+        self,
+        x_TD: torch.Tensor,
+        cos_Th: torch.Tensor,
+        sin_Th: torch.Tensor,
+        attention: Attention,
+    ) -> torch.Tensor:
+        config = self.config
+        q_TNH, k_TKH, v_TKH = kernels.qkv_rope(
+            kernels.linear(x_TD, self.qkv.weight, self.qkv.bias),
+            cos_Th,
+            sin_Th,
+            self.q_norm.weight if config.qk_norm else None,
+            self.k_norm.weight if config.qk_norm else None,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            eps=config.rms_norm_eps,
+        )
+        out_TNH = attention(self.index, q_TNH, k_TKH, v_TKH)
+        return kernels.linear(out_TNH.flatten(1), self.o.weight)
+
+
+class _Weights(nn.Module):
+    """The parameters of one operation; which operation, the layer's forward says."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, *, has_bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full(shape, math.nan, dtype=dtype))
+        self.register_parameter(
+            "bias", nn.Parameter(torch.full(shape[:1], math.nan, dtype=dtype)) if has_bias else None
+        )

@@ -1,0 +1,112 @@
+"""A model as a Hugging Face folder that transformers and every tool around it load.
+
+The folder is complete or absent: it is written beside its place and renamed. Weights are fp32, the
+precision they are trained in, so logits after a reload are the same bits.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from zerogap.errors import ModelError
+from zerogap.models.causal_lm import CausalLM
+from zerogap.models.names import hf_tensors
+from zerogap.models.safetensors_loading import INDEX_FILE, SINGLE_FILE
+
+MAX_SHARD_BYTES = 5 * 10**9
+"""Above this the weights are split into several files, as transformers does."""
+
+_Shard = dict[str, torch.Tensor]
+
+
+def export_hf(
+    model: CausalLM,
+    folder: str | Path,
+    *,
+    save_tokenizer: Callable[[Path], object] | None = None,
+    generation: Mapping[str, Any] | None = None,
+    replace: bool = False,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> Path:
+    """Write weights, config.json, generation_config.json and tokenizer files; returns the folder.
+
+    Args:
+        model: its weights are read, never changed.
+        folder: appears when everything is written. Parents are created.
+        save_tokenizer: writes the tokenizer's files into the folder it is given (``Tokenizer.save``);
+            None leaves them out.
+        generation: the source's generation_config.json; its special ids are replaced by the model's.
+        replace: an existing folder is replaced as a whole; otherwise it must not exist or be empty.
+        max_shard_bytes: of one safetensors file; a larger tensor gets a file of its own.
+
+    Raises:
+        ModelError: the folder has content and may not be replaced.
+    """
+    folder = Path(folder)
+    if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        msg = f"export folder {folder} already has content; choose another or allow replacing it"
+        raise ModelError(msg)
+    building = folder.with_name(f".{folder.name}.partial")
+    _remove(building)
+    building.mkdir(parents=True)
+    try:
+        _write_weights(model, building, max_shard_bytes)
+        _write_json(building / "config.json", model.config.to_hf())
+        special_ids = {k: v for k, v in model.config.special_ids_to_hf().items() if v is not None}
+        _write_json(building / "generation_config.json", {**(generation or {}), **special_ids})
+        if save_tokenizer is not None:
+            save_tokenizer(building)
+    except BaseException:
+        _remove(building)
+        raise
+    _move_into_place(building, folder)
+    return folder
+
+
+def _write_weights(model: CausalLM, folder: Path, max_shard_bytes: int) -> None:
+    shards = list(_shards(model, max_shard_bytes))
+    if len(shards) == 1:
+        save_file(shards[0], folder / SINGLE_FILE, metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(shard, name)
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+    _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _shards(model: CausalLM, max_shard_bytes: int) -> Iterator[_Shard]:
+    """Tensors in order, cut into runs of at most ``max_shard_bytes``; fp32 views of the model are not copied."""
+    shard: _Shard = {}
+    for name, view in hf_tensors(model):
+        tensor = view.to("cpu", torch.float32)
+        if shard and sum(t.nbytes for t in shard.values()) + tensor.nbytes > max_shard_bytes:
+            yield shard
+            shard = {}
+        shard[name] = tensor
+    yield shard
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _move_into_place(building: Path, folder: Path) -> None:
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    _remove(replaced)
+    if folder.exists():
+        folder.rename(replaced)
+    building.rename(folder)
+    _remove(replaced)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)

