@@ -1,0 +1,29 @@
+"""``main``: parse, dispatch, and turn errors into messages and exit codes."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from zerogap.cli.overrides import split_overrides
+from zerogap.cli.parser import build_parser
+from zerogap.errors import ZerogapError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    own, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
+    parsed = build_parser().parse_args(own)
+    try:
+        return parsed.run(parsed, overrides)
+    except ZerogapError as error:
+        if parsed.traceback:
+            raise
+        print(f"zerogap {parsed.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\nzerogap {parsed.command}: interrupted{parsed.when_interrupted}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`zerogap generate ... | head`); Python must not flush into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

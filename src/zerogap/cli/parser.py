@@ -1,0 +1,146 @@
+"""The arguments of every command, with the examples that ``--help`` shows."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TypeAlias
+
+from zerogap import __version__
+from zerogap.cli.evaluate import evaluate
+from zerogap.cli.export import export
+from zerogap.cli.generate import generate
+from zerogap.cli.train import train
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_EXAMPLES = """examples:
+  zerogap train recipes/quickstart.toml
+  zerogap generate runs/quickstart/export --prompt "What is 6 times 7?"
+  zerogap eval runs/quickstart/export recipes/quickstart.toml
+  zerogap export runs/quickstart my-model
+"""
+
+_TRAIN_EXAMPLES = """A run that was interrupted goes on where it stopped: give the same command again.
+
+examples:
+  zerogap train recipes/quickstart.toml
+  zerogap train recipes/quickstart.toml --run.steps 20 --train.learning_rate 3e-6
+  zerogap train base.toml mine.toml --run.dir runs/mine     later files win, flags win over files
+  zerogap train recipes/quickstart.toml --dry-run           every key, its value, and who set it
+"""
+
+_GENERATE_EXAMPLES = """examples:
+  zerogap generate Qwen/Qwen3-0.6B --prompt "Why is the sky blue?" --max-new-tokens 200
+  zerogap generate ./model --prompt "Name a colour." --n 4 --temperature 1.0 --seed 7
+  zerogap generate ./base-model --raw --prompt "Once upon a time"
+  echo "What is 6 times 7?" | zerogap generate ./model --temperature 0
+"""
+
+_EVAL_EXAMPLES = """examples:
+  zerogap eval runs/quickstart/export recipes/quickstart.toml
+  zerogap eval ./model recipes/quickstart.toml --evaluate.samples 8 --json
+"""
+
+_EXPORT_EXAMPLES = """examples:
+  zerogap export runs/quickstart my-model       a folder that transformers loads
+"""
+
+_MODEL_HELP = "folder in Hugging Face format, hub id, .gguf file, or package:<module>/<file>"
+_OVERRIDE_HELP = "any key of the recipe may follow as --section.key VALUE"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; each command sets ``run`` to its function."""
+    parser = argparse.ArgumentParser(
+        prog="zerogap",
+        description="Train language models with reinforcement learning; trainer and inference engine are one policy.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"zerogap {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_train(commands)
+    _add_generate(commands)
+    _add_evaluate(commands)
+    _add_export(commands)
+    return parser
+
+
+def _add_train(commands: Commands) -> None:
+    parser = _add(commands, "train", "run a recipe", _TRAIN_EXAMPLES)
+    parser.set_defaults(
+        run=train,
+        when_interrupted="; give the same command again to go on from the last checkpoint",
+    )
+    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    _add_quiet(parser)
+
+
+def _add_generate(commands: Commands) -> None:
+    parser = _add(commands, "generate", "continue prompts", _GENERATE_EXAMPLES)
+    parser.set_defaults(run=generate)
+    add = parser.add_argument
+    add("model", metavar="MODEL", help=_MODEL_HELP)
+    add(
+        "--prompt",
+        action="append",
+        help="repeat for several; default: read one from standard input",
+    )
+    add("--system", help="system message")
+    add("--raw", action="store_true", help="continue the text as it is, without the chat template")
+    add("--n", type=int, default=1, help="completions of each prompt (%(default)s)")
+    add("--max-new-tokens", type=int, default=256, help="most tokens of a completion (%(default)s)")
+    add(
+        "--temperature", type=float, default=0.7, help="0 takes the most likely token (%(default)s)"
+    )
+    add("--top-p", type=float, default=1.0, help="keep this much probability mass (%(default)s)")
+    add("--top-k", type=int, default=-1, help="keep so many tokens; -1 keeps all (%(default)s)")
+    add(
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="keep tokens of this share of the likeliest (%(default)s)",
+    )
+    add("--stop", action="append", default=[], help="text that ends a completion; may be repeated")
+    add("--seed", type=int, help="same seed, same text; default: another text each time")
+    _add_quiet(parser)
+
+
+def _add_evaluate(commands: Commands) -> None:
+    parser = _add(
+        commands, "eval", "grade a model on a recipe's evaluation prompts", _EVAL_EXAMPLES
+    )
+    parser.set_defaults(run=evaluate)
+    parser.add_argument("model", metavar="MODEL", help=f"instead of the recipe's: {_MODEL_HELP}")
+    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_quiet(parser)
+
+
+def _add_export(commands: Commands) -> None:
+    parser = _add(
+        commands, "export", "write a run's newest weights as a model folder", _EXPORT_EXAMPLES
+    )
+    parser.set_defaults(run=export)
+    parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
+    parser.add_argument("out", metavar="OUT", help="folder to create")
+
+
+def _add(commands: Commands, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(when_interrupted="")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    return parser
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -1,0 +1,38 @@
+"""``zerogap train``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from zerogap import __version__
+
+if TYPE_CHECKING:
+    from zerogap.config.load import ResolvedConfig
+
+
+def train(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
+    """Run a recipe, or print what it resolves to."""
+    from zerogap.config.load import load_config
+
+    resolved = load_config(arguments.recipes, overrides)
+    if arguments.dry_run:
+        print("\n".join(_dry_run(resolved)))
+        return 0
+    from zerogap import run
+
+    run.train(resolved.config, quiet=arguments.quiet)
+    return 0
+
+
+def _dry_run(resolved: ResolvedConfig) -> Iterator[str]:
+    """The recipe with every default filled in, itself a recipe; then who set what, as comments."""
+    from zerogap.config.load import config_to_toml
+
+    yield f"# zerogap {__version__}: every key of this run. Keys not listed at the end have their default."
+    yield config_to_toml(resolved.config)
+    yield "# set by"
+    width = max(map(len, resolved.sources), default=0)
+    for key, source in sorted(resolved.sources.items()):
+        yield f"#   {key:<{width}}  {source}"

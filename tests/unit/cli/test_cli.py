@@ -1,0 +1,223 @@
+import io
+import json
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+
+from zerogap.cli import main
+from zerogap.cli.overrides import TOP_LEVEL_KEYS, split_overrides
+from zerogap.cli.parser import build_parser
+from zerogap.config import RunConfig
+from zerogap.config.load import config_from_toml
+from zerogap.config.problems import _sections
+from zerogap.errors import ModelError
+from zerogap.types import FinishReason, GenerateOutput
+
+RECIPE = """
+[run]
+steps = 5
+[model]
+path = "m"
+[data]
+kind = "builtin"
+name = "multiplication"
+[reward]
+kind = "last_number"
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def _output(rid, index, text, *, kind="stop"):
+    ids = np.arange(len(text), dtype=np.int32)
+    return GenerateOutput(
+        rid=rid,
+        index=index,
+        prompt_ids=ids[:0],
+        output_ids=ids,
+        output_log_probs=-ids.astype(np.float32),
+        kept_log_mass=np.zeros(len(ids), np.float32),
+        finish_reason=FinishReason(kind),
+        weight_versions=(),
+        seed=11,
+        text=text,
+    )
+
+
+def test_train_gets_the_resolved_config(fake_run, recipe):
+    assert main(["train", recipe, "--run.steps", "7", "--quiet", "--numerics=fast"]) == 0
+    ((name, (config,), kwargs),) = fake_run.calls
+    assert (name, config.run.steps, config.numerics) == ("train", 7, "fast")
+    assert kwargs == {"quiet": True}
+
+
+def test_dry_run_prints_a_recipe_and_who_set_what(recipe, capsys):
+    assert main(["train", recipe, "--dry-run", "--train.learning_rate", "1e-5"]) == 0
+    text = capsys.readouterr().out
+    assert config_from_toml(text).train.learning_rate == 1e-5
+    assert tomllib.loads(text)["loss"]["clip_low"] == 0.2
+    origins = dict(
+        line.removeprefix("#").split(None, 1) for line in text.split("# set by\n")[1].splitlines()
+    )
+    assert origins["train.learning_rate"] == "--train.learning_rate"
+    assert origins["model.path"] == recipe
+    assert "loss.clip_low" not in origins
+
+
+def test_an_error_to_correct_is_a_message_without_a_traceback(fake_run, recipe, capsys):
+    assert main(["train", recipe, "--train.learning_rat", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "did you mean train.learning_rate?" in error
+    assert "Traceback" not in error
+    fake_run.results["train"] = ModelError("no such folder")
+    assert main(["train", recipe]) == 2
+    assert capsys.readouterr().err == "zerogap train: no such folder\n"
+
+
+def test_traceback_shows_where_an_error_came_from(fake_run, recipe):
+    fake_run.results["train"] = ModelError("no such folder")
+    with pytest.raises(ModelError):
+        main(["train", recipe, "--traceback"])
+
+
+def test_an_interrupt_says_how_to_go_on(fake_run, recipe, capsys):
+    fake_run.results["train"] = KeyboardInterrupt()
+    assert main(["train", recipe]) == 130
+    assert "same command again" in capsys.readouterr().err
+
+
+def test_generate_prints_one_completion_while_it_grows(fake_run, capsys):
+    fake_run.results["generate_text"] = iter(
+        [_output("0", 0, "4"), _output("0", 0, "42", kind="length")]
+    )
+    given = [
+        "--prompt",
+        "6*7?",
+        "--temperature",
+        "0",
+        "--system",
+        "s",
+        "--stop",
+        "x",
+        "--seed",
+        "3",
+    ]
+    assert main(["generate", "model", *given]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "42\n"
+    assert captured.err == "2 tokens, length, seed 11\n"
+    ((_, (model, prompts, params), kwargs),) = fake_run.calls
+    assert (model, prompts, params.temperature, params.stop) == ("model", ["6*7?"], 0.0, ("x",))
+    assert params.sampling_seed == 3
+    assert kwargs == {"system": "s", "is_raw": False}
+
+
+def test_generate_prints_several_completions_in_order(fake_run, capsys):
+    outputs = [
+        _output("1", 0, "c"),
+        _output("0", 1, "b"),
+        _output("0", 0, ""),
+        _output("0", 0, "a"),
+    ]
+    fake_run.results["generate_text"] = iter(outputs)
+    assert main(["generate", "m", "--prompt", "p", "--prompt", "q", "--n", "2", "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "--- prompt 1, completion 1",
+        "a",
+        "--- prompt 1, completion 2",
+        "b",
+        "--- prompt 2, completion 1",
+        "c",
+    ]
+
+
+def test_generate_reads_a_prompt_from_standard_input(fake_run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+    fake_run.results["generate_text"] = iter([_output("0", 0, "x")])
+    assert main(["generate", "m"]) == 0
+    assert fake_run.calls[0][1][1] == ["from a pipe"]
+
+
+def test_generate_refuses_parameters_the_engine_would_refuse(fake_run, capsys):
+    assert main(["generate", "m", "--prompt", "p", "--top-p", "2"]) == 2
+    assert "top_p = 2.0 is not allowed" in capsys.readouterr().err
+    assert fake_run.calls == []
+
+
+def test_eval_prints_metrics_for_people_or_as_json(fake_run, recipe, capsys):
+    assert main(["eval", "model", recipe, "--data.eval_size", "4"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["eval/reward/mean  0.25", "eval/num_prompts  4"]
+    assert main(["eval", "model", recipe, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"eval/reward/mean": 0.25, "eval/num_prompts": 4}
+    (_, (model, config), _), _ = fake_run.calls
+    assert (model, config.data.eval_size) == ("model", 4)
+
+
+def test_export_passes_both_folders(fake_run, capsys):
+    assert main(["export", "runs/x", "out"]) == 0
+    assert [str(path) for path in fake_run.calls[0][1]] == ["runs/x", "out"]
+    assert "zerogap generate out" in capsys.readouterr().out
+
+
+def test_overrides_are_told_apart_from_a_commands_own_arguments():
+    words = [
+        "train",
+        "--run.steps",
+        "-5",
+        "a.toml",
+        "--quiet",
+        "--numerics",
+        "fast",
+        "b.toml",
+        "--x.y=1",
+    ]
+    own, overrides = split_overrides(words)
+    assert own == ["train", "a.toml", "--quiet", "b.toml"]
+    assert overrides == ["--run.steps", "-5", "--numerics", "fast", "--x.y=1"]
+    assert split_overrides(["generate", "m", "--prompt", "--a.b"])[1] == []
+
+
+def test_every_key_outside_a_section_can_be_overridden():
+    scalars = [n for n, f in RunConfig.model_fields.items() if not list(_sections(f.annotation))]
+    assert tuple(scalars) == TOP_LEVEL_KEYS
+
+
+@pytest.mark.parametrize("command", ["train", "generate", "eval", "export"])
+def test_every_command_has_help_with_examples(command, capsys):
+    with pytest.raises(SystemExit) as ending:
+        build_parser().parse_args([command, "--help"])
+    assert ending.value.code == 0
+    assert f"  zerogap {command} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["train"], ["train", "r.toml", "--quite"]])
+def test_wrong_usage_exits_with_2(arguments):
+    with pytest.raises(SystemExit) as ending:
+        main(arguments)
+    assert ending.value.code == 2
+
+
+def _modules_after(*arguments):
+    code = "import sys; sys.argv[1:] = {!r}\nfrom zerogap.cli import main\ntry:\n main()\nexcept SystemExit:\n pass\nprint('MODULES', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(list(arguments))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split("MODULES ")[1].split())
+
+
+def test_help_and_dry_run_import_nothing_heavy(recipe):
+    heavy = {"torch", "transformers", "triton", "huggingface_hub"}
+    light = _modules_after("--help")
+    assert not light & (heavy | {"pydantic", "numpy", "rich"})
+    assert not _modules_after("train", recipe, "--dry-run") & heavy
