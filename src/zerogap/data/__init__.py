@@ -1,0 +1,27 @@
+"""Tokenizer, chat templates and prompts: text becomes ids here, once, and nowhere else.
+
+Comes in: a tokenizer folder, a [data] and a [prompt] section. Goes out: ``PromptItem`` records and token
+ids. The only home of transformers, which is imported on first use and not with this package.
+"""
+
+from zerogap.data.byte_tokenizer import byte_tokenizer
+from zerogap.data.datasets import PromptSets, build_prompt_sets
+from zerogap.data.encoder import PromptEncoder, check_prompt_lengths
+from zerogap.data.gguf_tokenizer import write_tokenizer_files
+from zerogap.data.items import PromptItem, TaskScore
+from zerogap.data.stream import PromptStream
+from zerogap.data.tokenizer import Message, Tokenizer
+
+__all__ = [
+    "Message",
+    "PromptEncoder",
+    "PromptItem",
+    "PromptSets",
+    "PromptStream",
+    "TaskScore",
+    "Tokenizer",
+    "build_prompt_sets",
+    "byte_tokenizer",
+    "check_prompt_lengths",
+    "write_tokenizer_files",
+]

@@ -1,0 +1,93 @@
+"""What a completion answers, read from its text, and how close it comes. Pure functions of strings.
+
+Scores are in [0, 1]; 1 means right. A score looks at what the text says and never raises for what a
+policy may have written.
+"""
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+# A minus sign counts only where it cannot be a subtraction: not directly after a digit, a letter or a bracket.
+_NUMBER = re.compile(
+    r"(?<!\w)(?<![0-9]\.)"
+    r"(?:(?<![)\]])[-\N{MINUS SIGN}])?"
+    r"[0-9]+(?:,[0-9]{3})*(?![0-9])(?:\.[0-9]+)?"
+)
+_WORD = re.compile(r"[^\W\d_]+")
+
+PRINTABLE_CREDIT = 0.05
+"""Credit for a character that could be typed, where a certain letter was wanted."""
+LETTER_CREDIT = 0.15
+"""Credit for a lower-case letter that is not among the task's."""
+ALPHABET_CREDIT = 0.25
+"""Credit for one of the task's letters, but the wrong one.
+
+The ladder makes a policy that starts as noise over 259 bytes find first the range, then the letter;
+low enough that the right letter always pays more than all of it."""
+
+
+def last_number(text: str) -> Decimal | None:
+    """The last number in the text; thousands may be separated by commas.
+
+    Example:
+        ``last_number("3 * 400 = 1,200.") == Decimal(1200)``
+    """
+    return _to_decimal(next(reversed(list(_NUMBER.finditer(text))), None))
+
+
+def first_number(text: str) -> Decimal | None:
+    """The first number in the text."""
+    return _to_decimal(_NUMBER.search(text))
+
+
+def last_word(text: str) -> str:
+    """The last run of letters, in lower case; empty if there is none."""
+    return next(reversed(_WORD.findall(text)), "").lower()
+
+
+def sequence_credit(given: str, wanted: str) -> float:
+    """Twice the longest common subsequence over both lengths together: 1 if equal, 0 if nothing fits."""
+    if not given or not wanted:
+        return float(given == wanted)
+    return 2 * _common_subsequence(given, wanted) / (len(given) + len(wanted))
+
+
+def character_credit(given: str, wanted: str, *, alphabet: Iterable[str]) -> float:
+    """Mean credit of the characters, place by place, over the longer of the two texts.
+
+    Args:
+        given: what the policy wrote.
+        wanted: the only text of score 1.
+        alphabet: the letters that the task uses.
+    """
+    letters = frozenset(alphabet)
+    earned = [_credit(g, w, letters) for g, w in zip(given, wanted, strict=False)]
+    return sum(earned) / max(len(given), len(wanted), 1)
+
+
+def _credit(given: str, wanted: str, letters: frozenset[str]) -> float:
+    if given == wanted:
+        return 1.0
+    if given in letters:
+        return ALPHABET_CREDIT
+    if "a" <= given <= "z":
+        return LETTER_CREDIT
+    return PRINTABLE_CREDIT if " " <= given <= "~" else 0.0
+
+
+def _common_subsequence(a: str, b: str) -> int:
+    lengths = [0] * (len(b) + 1)
+    for x in a:
+        before = 0
+        for j, y in enumerate(b, start=1):
+            here = lengths[j]
+            lengths[j] = before + 1 if x == y else max(lengths[j], lengths[j - 1])
+            before = here
+    return lengths[-1]
+
+
+def _to_decimal(match: re.Match[str] | None) -> Decimal | None:
+    if match is None:
+        return None
+    return Decimal(match.group().replace(",", "").replace("\N{MINUS SIGN}", "-"))

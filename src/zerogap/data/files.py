@@ -1,0 +1,157 @@
+"""Prompts from files of the user's.
+
+Strict: a line that is not understood stops the load, and the message names all such lines together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerogap.data.items import PromptItem
+from zerogap.errors import DataError, MissingExtra
+
+_NUM_SHOWN = 10
+
+
+def load_jsonl(path: Path, *, prompt_field: str, answer_field: str | None) -> list[PromptItem]:
+    """One prompt a line; every line is a JSON object.
+
+    Args:
+        path: UTF-8 file.
+        prompt_field: holds the question (text), chat messages (list of objects) or ids (list of integers).
+        answer_field: holds the reference answer, text or number; None: prompts have none.
+            All other fields become ``metadata``.
+
+    Raises:
+        DataError: unreadable file, or bad lines, each with its number and what is wrong.
+    """
+    path = _existing(path)
+    return _items(path, _jsonl_rows(path.read_bytes()), prompt_field, answer_field, unit="line")
+
+
+def load_parquet(path: Path, *, prompt_field: str, answer_field: str | None) -> list[PromptItem]:
+    """One prompt a row; fields are columns. Arguments and errors as in ``load_jsonl``."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        msg = f"data.path = {str(path)!r}: reading parquet needs pyarrow; install the extra: pip install 'zerogap[parquet]'"
+        raise MissingExtra(msg) from error
+    path = _existing(path)
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        msg = f"{path} cannot be read as parquet ({error}); check data.path and data.kind"
+        raise DataError(msg) from error
+    return _items(path, enumerate(rows, start=1), prompt_field, answer_field, unit="row")
+
+
+def _existing(path: Path) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        msg = f"data.path = {str(path)!r}: no such file (working directory {Path.cwd()}); correct the path"
+        raise DataError(msg)
+    return path
+
+
+def _items(
+    path: Path,
+    rows: Iterable[tuple[int, Any]],
+    prompt_field: str,
+    answer_field: str | None,
+    *,
+    unit: str,
+) -> list[PromptItem]:
+    items, problems = [], []
+    for number, row in rows:
+        try:
+            items.append(_item(f"{path.stem}-{number}", row, prompt_field, answer_field))
+        except DataError as error:
+            problems.append(f"{unit} {number}: {error}")
+    if problems:
+        more = f"\n  and {len(problems) - _NUM_SHOWN} more" if len(problems) > _NUM_SHOWN else ""
+        listed = "\n  ".join(problems[:_NUM_SHOWN])
+        msg = f"{path} has {len(problems)} {unit}s that are no prompts; correct or remove them:\n  {listed}{more}"
+        raise DataError(msg)
+    if not items:
+        msg = f"{path} holds no prompts; one JSON object a line or one table row makes one"
+        raise DataError(msg)
+    return items
+
+
+def _jsonl_rows(content: bytes) -> Iterator[tuple[int, Any]]:
+    """Line numbers from 1 and parsed lines; a line that does not parse gives the error in its place."""
+    lines = content.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield (
+                number,
+                json.loads(
+                    line.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+                ),
+            )
+        except ValueError as error:
+            yield number, error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"field {twice!r} occurs twice"
+        raise ValueError(msg)
+    return fields
+
+
+def _no_constant(name: str) -> None:
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
+
+
+def _item(item_id: str, row: object, prompt_field: str, answer_field: str | None) -> PromptItem:
+    if isinstance(row, ValueError):
+        msg = f"not valid JSON: {row}"
+        raise DataError(msg)
+    if not isinstance(row, dict):
+        msg = f"a {type(row).__name__} instead of an object with the field {prompt_field!r}"
+        raise DataError(msg)
+    rest = {name: value for name, value in row.items() if name not in (prompt_field, answer_field)}
+    return PromptItem(
+        item_id=item_id,
+        **_prompt(_field(row, prompt_field), prompt_field),
+        answer=None if answer_field is None else _answer(_field(row, answer_field), answer_field),
+        metadata=rest,
+    )
+
+
+def _field(row: Mapping[str, Any], name: str) -> object:
+    if row.get(name) is None:
+        msg = f"no field {name!r}; it has {', '.join(map(repr, row)) or 'none'}"
+        raise DataError(msg)
+    return row[name]
+
+
+def _prompt(value: object, name: str) -> dict[str, Any]:
+    if isinstance(value, str) and value.strip():
+        return {"question": value}
+    if isinstance(value, list) and value:
+        if all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and "content" in m for m in value
+        ):
+            return {"messages": tuple(value)}
+        if all(type(i) is int for i in value):
+            return {"prompt_ids": tuple(value)}
+    msg = f"{name!r} is {json.dumps(value, default=str)[:80]}; it must be text that is not empty, a list of messages with role and content, or a list of token ids"
+    raise DataError(msg)
+
+
+def _answer(value: object, name: str) -> str:
+    if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return str(value)
+    msg = f"{name!r} is {json.dumps(value, default=str)[:80]}; an answer is text or a number"
+    raise DataError(msg)

@@ -1,0 +1,95 @@
+"""Questions and scores of the reasoning-gym package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from zerogap.data.items import PromptItem
+from zerogap.errors import DataError, MissingExtra
+
+if TYPE_CHECKING:
+    from reasoning_gym.dataset import ProceduralDataset
+
+_ATTEMPTS = 100
+"""Draws for one training question that is not an evaluation question; more means the space is used up."""
+
+
+class GymPrompts:
+    """A reasoning-gym data set, split in two.
+
+    Its items are a function of (seed + index), so seeds that differ by little share most items. Both
+    splits therefore use one seed and different indices, and a training question that is also an
+    evaluation question is replaced by a later one.
+    """
+
+    def __init__(
+        self, name: str, *, params: Mapping[str, Any], seed: int, size: int, eval_size: int
+    ) -> None:
+        self._name = name
+        self._source = _create(name, params, seed=seed, size=size + eval_size)
+        self._stride = size + eval_size
+        self.evaluation = [self._item(size + k) for k in range(eval_size)]
+        """Evaluation prompts, made at once."""
+        self._eval_questions = {item.question for item in self.evaluation}
+        self.train: Sequence[PromptItem] = _Lazy(self, size)
+        """Training prompts, each made when it is asked for: some data sets take a second an item."""
+
+    def score(self, completion: str, item: PromptItem) -> float:
+        """The data set's own score of the completion without its surrounding white space."""
+        return float(self._source.score_answer(completion.strip(), entry=item.metadata["entry"]))
+
+    def train_item(self, index: int) -> PromptItem:
+        """Training prompt ``index``; the same one every time."""
+        for attempt in range(_ATTEMPTS):
+            item = self._item(index + attempt * self._stride)
+            if item.question not in self._eval_questions:
+                return item
+        msg = f"data.dataset = {self._name!r}: {_ATTEMPTS} draws gave only questions that are held out for evaluation ({len(self._eval_questions)} different ones); lower data.eval_size or widen data.params"
+        raise DataError(msg)
+
+    def _item(self, index: int) -> PromptItem:
+        entry = self._source[index]
+        answer = entry["answer"]
+        return PromptItem(
+            item_id=f"{self._name}-{index}",
+            question=entry["question"],
+            answer=None if answer is None else str(answer),
+            metadata={"entry": entry},
+        )
+
+
+class _Lazy(Sequence[PromptItem]):
+    def __init__(self, prompts: GymPrompts, size: int) -> None:
+        self._prompts = prompts
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> PromptItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PromptItem]: ...
+    def __getitem__(self, index: int | slice) -> PromptItem | list[PromptItem]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(self._size))]
+        if not -self._size <= index < self._size:
+            raise IndexError(index)
+        return self._prompts.train_item(index % self._size)
+
+
+def _create(name: str, params: Mapping[str, Any], *, seed: int, size: int) -> ProceduralDataset:
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        msg = f"data.kind = 'reasoning_gym' (dataset {name!r}) needs the reasoning-gym package; install the extra: pip install 'zerogap[tasks]'"
+        raise MissingExtra(msg) from error
+    if name not in reasoning_gym.factory.DATASETS:
+        msg = f"data.dataset = {name!r}: reasoning-gym has no such data set; it has {', '.join(sorted(reasoning_gym.factory.DATASETS))}"
+        raise DataError(msg)
+    try:
+        return reasoning_gym.create_dataset(name, size=size, seed=seed, **params)
+    except (TypeError, ValueError, AssertionError) as error:
+        msg = f"data.params = {dict(params)!r}: reasoning-gym's {name!r} refuses them ({error}); use fields of its config class in the range they allow"
+        raise DataError(msg) from error

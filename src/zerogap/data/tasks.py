@@ -1,0 +1,227 @@
+"""The tasks that need no download: how a question is drawn and how its answer is scored.
+
+A task is a frozen dataclass whose fields are its difficulty (``data.params`` in a recipe). It draws a
+``Drawn`` from a random stream and scores a completion's text from 0 to 1. Which questions are for
+training and which for evaluation is decided in ``builtin.py`` from ``Drawn.key``.
+
+The arithmetic and letter tasks are for instruction-tuned models, from 100 M parameters. ``repeat_letter``
+and ``copy_letters`` are for tiny byte-level models that start as noise: their scores have a slope
+everywhere (see ``answers.character_credit``). With 0.5 M random parameters, 16 prompts by 8 completions a
+step and a learning rate of 1e-3, repeat_letter goes from 0.03 to above 0.95 in about 200 steps;
+copy_letters is at 0.6 then.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from random import Random
+from typing import Protocol
+
+from zerogap.data.answers import character_credit, last_number, last_word, sequence_credit
+from zerogap.errors import DataError
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One question and its answer."""
+
+    key: str
+    """Questions of one key are never split between training and evaluation (7 * 8 and 8 * 7 share one)."""
+    question: str
+    answer: str
+
+
+class Task(Protocol):
+    """A source of questions; knows no split, order or size."""
+
+    def draw(self, random: Random) -> Drawn:
+        """A question; depends on nothing but the task's fields and the stream."""
+        ...
+
+    def score(self, completion: str, answer: str) -> float:
+        """How right the completion's text is, in [0, 1]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Multiplication:
+    """The product of two whole numbers in [low, high]."""
+
+    low: int = 2
+    high: int = 9
+
+    def __post_init__(self) -> None:
+        _check_range("low", self.low, "high", self.high, least=0)
+
+    def draw(self, random: Random) -> Drawn:
+        """Such as ``What is 7 * 8?``."""
+        return _draw_sum(random, self.low, self.high, "*")
+
+    def score(self, completion: str, answer: str) -> float:
+        """1 if the last number is the product."""
+        return float(last_number(completion) == Decimal(answer))
+
+
+@dataclass(frozen=True)
+class Addition:
+    """The sum of two whole numbers in [low, high]."""
+
+    low: int = 1
+    high: int = 20
+
+    def __post_init__(self) -> None:
+        _check_range("low", self.low, "high", self.high, least=0)
+
+    def draw(self, random: Random) -> Drawn:
+        """Such as ``What is 7 + 8?``."""
+        return _draw_sum(random, self.low, self.high, "+")
+
+    def score(self, completion: str, answer: str) -> float:
+        """1 if the last number is the sum."""
+        return float(last_number(completion) == Decimal(answer))
+
+
+@dataclass(frozen=True)
+class CountLetters:
+    """How often a letter occurs in a made-up word."""
+
+    min_length: int = 3
+    max_length: int = 6
+
+    def __post_init__(self) -> None:
+        _check_range("min_length", self.min_length, "max_length", self.max_length, least=1)
+
+    def draw(self, random: Random) -> Drawn:
+        """A word over few letters, so that counts above 1 are common."""
+        word = _word(random, self.min_length, self.max_length, "".join(random.sample(_ALPHABET, 3)))
+        letter = random.choice(word)
+        question = f'How many times does the letter "{letter}" occur in "{word}"? Reply with only the number.'
+        return Drawn(f"{word} {letter}", question, str(word.count(letter)))
+
+    def score(self, completion: str, answer: str) -> float:
+        """1 if the last number is the count."""
+        return float(last_number(completion) == Decimal(answer))
+
+
+@dataclass(frozen=True)
+class SortLetters:
+    """The letters of a made-up word in alphabetical order."""
+
+    min_length: int = 3
+    max_length: int = 5
+
+    def __post_init__(self) -> None:
+        _check_range("min_length", self.min_length, "max_length", self.max_length, least=1)
+
+    def draw(self, random: Random) -> Drawn:
+        """Words with the same letters share a key: their answer is the same."""
+        word = _word(random, self.min_length, self.max_length, _ALPHABET)
+        answer = "".join(sorted(word))
+        return Drawn(
+            answer,
+            f'Write the letters of "{word}" in alphabetical order. Reply with only the result.',
+            answer,
+        )
+
+    def score(self, completion: str, answer: str) -> float:
+        """Likeness of the last word and the answer."""
+        return sequence_credit(last_word(completion), answer)
+
+
+@dataclass(frozen=True)
+class Reverse:
+    """A made-up word read backwards."""
+
+    min_length: int = 3
+    max_length: int = 4
+
+    def __post_init__(self) -> None:
+        _check_range("min_length", self.min_length, "max_length", self.max_length, least=1)
+
+    def draw(self, random: Random) -> Drawn:
+        """Such as ``Write "abc" backwards.``."""
+        word = _word(random, self.min_length, self.max_length, _ALPHABET)
+        return Drawn(word, f'Write "{word}" backwards. Reply with only the result.', word[::-1])
+
+    def score(self, completion: str, answer: str) -> float:
+        """Likeness of the last word and the answer."""
+        return sequence_credit(last_word(completion), answer)
+
+
+@dataclass(frozen=True)
+class RepeatLetter:
+    """The last letter of the prompt, over and over. Set ``max_new_tokens`` to ``times``."""
+
+    letters: str = "abcdefgh"
+    word_length: int = 2
+    times: int = 8
+
+    def __post_init__(self) -> None:
+        _check_range("1", 1, "word_length", self.word_length, least=1)
+        _check_range("1", 1, "times", self.times, least=1)
+        _check_letters(self.letters)
+
+    def draw(self, random: Random) -> Drawn:
+        """Prompt ``hc``, answer ``cccccccc``."""
+        word = _word(random, self.word_length, self.word_length, self.letters)
+        return Drawn(word, word, word[-1] * self.times)
+
+    def score(self, completion: str, answer: str) -> float:
+        """Mean credit of the characters."""
+        return character_credit(completion, answer, alphabet=self.letters)
+
+
+@dataclass(frozen=True)
+class CopyLetters:
+    """A made-up word, written again; then the end. Set ``max_new_tokens`` to the length, or one more."""
+
+    letters: str = "abcdefgh"
+    length: int = 4
+
+    def __post_init__(self) -> None:
+        _check_range("1", 1, "length", self.length, least=1)
+        _check_letters(self.letters)
+
+    def draw(self, random: Random) -> Drawn:
+        """Prompt ``badc>``, answer ``badc``."""
+        word = _word(random, self.length, self.length, self.letters)
+        return Drawn(word, f"{word}>", word)
+
+    def score(self, completion: str, answer: str) -> float:
+        """Mean credit of the characters."""
+        return character_credit(completion, answer, alphabet=self.letters)
+
+
+TASKS: dict[str, type[Task]] = {
+    "multiplication": Multiplication,
+    "addition": Addition,
+    "count_letters": CountLetters,
+    "sort_letters": SortLetters,
+    "reverse": Reverse,
+    "repeat_letter": RepeatLetter,
+    "copy_letters": CopyLetters,
+}
+
+
+def _draw_sum(random: Random, low: int, high: int, sign: str) -> Drawn:
+    a, b = random.randint(low, high), random.randint(low, high)
+    key = f"{min(a, b)} {max(a, b)}"
+    answer = a * b if sign == "*" else a + b
+    return Drawn(key, f"What is {a} {sign} {b}? Reply with only the number.", str(answer))
+
+
+def _word(random: Random, min_length: int, max_length: int, letters: str) -> str:
+    return "".join(random.choices(letters, k=random.randint(min_length, max_length)))
+
+
+def _check_range(low_name: str, low: int, high_name: str, high: int, *, least: int) -> None:
+    if not least <= low <= high:
+        msg = f"data.params: {low_name} = {low}, {high_name} = {high}: need {least} <= {low_name} <= {high_name}"
+        raise DataError(msg)
+
+
+def _check_letters(letters: str) -> None:
+    if len(set(letters)) != len(letters) or len(letters) < 2 or not set(letters) <= set(_ALPHABET):
+        msg = f"data.params: letters = {letters!r}: need at least two different lower-case letters, each once"
+        raise DataError(msg)
