@@ -14,10 +14,16 @@ from zerogap.kernels.attention import (
     write_kv,
 )
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
+from zerogap.kernels.fused import norm_linear, swiglu_linear
 from zerogap.kernels.head import log_probs
 from zerogap.kernels.linear import linear, pad_rows
 from zerogap.kernels.noise import position_uniform
-from zerogap.kernels.probe import RowProbe, kernel_report, probe_row_invariance
+from zerogap.kernels.probe import (
+    RowProbe,
+    ensure_row_invariance,
+    kernel_report,
+    probe_row_invariance,
+)
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
 from zerogap.kernels.sampling import LogitsBuffer, SamplingRows, sample_tokens
 
@@ -31,9 +37,11 @@ __all__ = [
     "RowProbe",
     "SamplingRows",
     "build_packed_layout",
+    "ensure_row_invariance",
     "kernel_report",
     "linear",
     "log_probs",
+    "norm_linear",
     "packed_attention",
     "pad_rows",
     "paged_attention",
@@ -44,5 +52,6 @@ __all__ = [
     "rope_tables",
     "sample_tokens",
     "swiglu",
+    "swiglu_linear",
     "write_kv",
 ]

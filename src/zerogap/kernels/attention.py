@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zerogap.errors import KernelError
 from zerogap.kernels import reference
 from zerogap.kernels.constants import PAGE_SIZE
 from zerogap.kernels.native import native
@@ -72,7 +73,8 @@ class PackedLayout:
     write_slot_W: Tensor
     """int64 [W]: the slot; one row fills several slots where a shared prompt ends inside a page."""
     component_B: Tensor
-    """int32 [B]: sequences with the same number may share pages, hence key and value gradients; ascending."""
+    """int32 [B]: sequences that share pages, directly or through others, hence key and value gradients, have one
+    number: their lowest index."""
 
 
 def build_packed_layout(
@@ -87,7 +89,7 @@ def build_packed_layout(
         num_rows: T. Rows that no sequence owns are padding: they see nothing and give zeros.
 
     Raises:
-        ValueError: a row owned twice, or out of range.
+        ValueError: a row out of range, owned twice, or read at another position than its owner's.
     """
     page_of: dict[tuple[int, bytes], int] = {}
     tables: list[list[int]] = []
@@ -111,6 +113,7 @@ def build_packed_layout(
             users_of_page[page].append(b)
             table.append(page)
         tables.append(table)
+    _check_positions(row_position, key_rows)
     page_table = np.zeros((max(1, len(tables)), max([1, *map(len, tables)])), np.int32)
     for b, table in enumerate(tables):
         page_table[b, : len(table)] = table
@@ -131,7 +134,7 @@ def build_packed_layout(
 
 def _components(users_of_page: list[list[int]], num_sequences: int) -> np.ndarray:
     """int32 [B]: the smallest sequence that each one is linked to by shared pages (union-find)."""
-    parent = np.arange(num_sequences, dtype=np.int32)
+    parent = list(range(num_sequences))
 
     def root(b: int) -> int:
         while parent[b] != b:
@@ -160,6 +163,21 @@ def _claim_rows(
     row_position[own] = np.arange(start, len(rows), dtype=np.int32)
 
 
+def _check_positions(row_position: np.ndarray, key_rows: Sequence[np.ndarray]) -> None:
+    for sequence, rows in enumerate(key_rows):
+        rows = np.asarray(rows, np.int64)
+        wrong = np.flatnonzero(row_position[rows] != np.arange(len(rows)))
+        if len(wrong):
+            row, position = int(rows[wrong[0]]), int(wrong[0])
+            owned = (
+                f"owned at {row_position[row]}"
+                if row_position[row] >= 0
+                else "owned by no sequence"
+            )
+            msg = f"sequence {sequence} reads packed row {row} at position {position}, but that row is {owned}; share a prompt from position 0 on"
+            raise ValueError(msg)
+
+
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q_TNH, k_TKH, v_TKH, layout: PackedLayout, scale: float) -> Tensor:  # noqa: ANN001
@@ -185,6 +203,10 @@ def packed_attention(
     q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout, *, scale: float
 ) -> Tensor:
     """Attention of packed training rows, differentiable; the same bits as ``paged_attention`` on the same keys."""
+    num_rows = len(layout.plan.row_position_T)
+    if not len(q_TNH) == len(k_TKH) == len(v_TKH) == num_rows:
+        msg = f"packed attention was given {len(q_TNH)} queries, {len(k_TKH)} keys and {len(v_TKH)} values for a layout of {num_rows} rows; pass one of each a row"
+        raise KernelError(msg)
     if native.handles(q_TNH) and native.handles_head_dim(q_TNH.shape[-1]):
         return _PackedAttention.apply(q_TNH, k_TKH, v_TKH, layout, scale)
     k_pages, v_pages = _reference_pages(k_TKH, v_TKH, layout)

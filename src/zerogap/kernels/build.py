@@ -43,7 +43,8 @@ def load_library() -> ctypes.CDLL:
     """The compiled kernels, built now if this machine has none yet.
 
     Raises:
-        KernelError: no compiler, or it failed; the message ends with what the compiler said.
+        KernelError: no compiler, or it failed (the message ends with what it said), or the library cannot be stored
+            or loaded.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -52,9 +53,13 @@ def load_library() -> ctypes.CDLL:
         )
         raise KernelError(msg)
     target = _library_path(compiler)
-    if not target.exists():
-        _compile(compiler, target)
-    return ctypes.CDLL(str(target))
+    try:
+        if not target.exists():
+            _compile(compiler, target)
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        msg = f"the compiled kernels {target} cannot be stored or loaded: {error}; set ZEROGAP_CACHE to a folder that can be written and holds executable files"
+        raise KernelError(msg) from error
 
 
 def _library_path(compiler: str) -> Path:

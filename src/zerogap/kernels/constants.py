@@ -6,5 +6,8 @@ PAGE_SIZE = 16
 ROW_MULTIPLE = 8
 """GEMM rows are padded to a multiple of this; below it, MKL picks kernels whose bits depend on the row count."""
 
+FIXED_TILE = 64
+"""Rows of every GEMM call where the BLAS does not keep a row's bits over row counts: slower, and exact."""
+
 VOCAB_CHUNK = 4096
 """Columns of the head that are computed at once."""

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from zerogap.errors import KernelError
 from zerogap.kernels import reference
 from zerogap.kernels.constants import VOCAB_CHUNK
-from zerogap.kernels.linear import pad_rows
+from zerogap.kernels.linear import pad_rows, row_gemm
 from zerogap.kernels.native import native
 
 
@@ -19,6 +20,13 @@ def vocab_chunks(vocab_limit: int) -> Iterator[tuple[int, int]]:
     """Half-open column ranges of the head, in order; nothing at or past ``vocab_limit``."""
     for begin in range(0, vocab_limit, VOCAB_CHUNK):
         yield begin, min(begin + VOCAB_CHUNK, vocab_limit)
+
+
+def check_vocab_limit(head_weight_VD: Tensor, vocab_limit: int) -> None:
+    """Raise KernelError unless ``vocab_limit`` is between 1 and the rows of the head."""
+    if not 1 <= vocab_limit <= len(head_weight_VD):
+        msg = f"vocab_limit {vocab_limit} with a head of {len(head_weight_VD)} rows; it must be between 1 and that"
+        raise KernelError(msg)
 
 
 class _LogProbs(torch.autograd.Function):
@@ -32,7 +40,7 @@ class _LogProbs(torch.autograd.Function):
         stats = Statistics.empty(num_rows)
         for begin, end in vocab_chunks(vocab_limit):
             chunk_MC = logits[: len(padded_MD) * (end - begin)].view(len(padded_MD), end - begin)
-            torch.mm(padded_MD, head_weight_VD[begin:end].t(), out=chunk_MC)
+            row_gemm(padded_MD, head_weight_VD[begin:end], chunk_MC)
             stats.add_chunk(chunk_MC[:num_rows], temperature_R, target_R, begin)
         lse = stats.log_sum_exp()
         entropy = lse - (stats.moment / stats.mass + stats.peak)
@@ -134,6 +142,7 @@ def log_probs(
     Raises:
         ValueError: a target outside the vocabulary.
     """
+    check_vocab_limit(head_weight_VD, vocab_limit)
     if len(target_R) and not (0 <= int(target_R.min()) and int(target_R.max()) < vocab_limit):
         msg = f"target ids {int(target_R.min())}..{int(target_R.max())} leave the vocabulary of {vocab_limit}"
         raise ValueError(msg)

@@ -16,6 +16,35 @@ def pad_rows(x_TI: Tensor) -> Tensor:
     return padded
 
 
+class RowGemm:
+    """``x @ weight.T`` for row counts that are multiples of ``ROW_MULTIPLE``, on this process's BLAS.
+
+    ``tile`` is a property of machine, BLAS and thread count, like the choice of kernels: None multiplies
+    all rows at once, where the start-up probe finds that a row keeps its bits; a number multiplies that
+    many rows at a time, always the same call, where it does not.
+    """
+
+    def __init__(self) -> None:
+        self.tile: int | None = None
+
+    def __call__(self, x_MI: Tensor, weight_OI: Tensor, out_MO: Tensor | None = None) -> Tensor:
+        """[M, I], [O, I] -> [M, O], into ``out_MO`` if given."""
+        if out_MO is None:
+            out_MO = x_MI.new_empty(len(x_MI), len(weight_OI))
+        if self.tile is None or len(x_MI) == 0:
+            return torch.mm(x_MI, weight_OI.t(), out=out_MO)
+        for begin in range(0, len(x_MI), self.tile):
+            rows = x_MI[begin : begin + self.tile]
+            padded = rows.new_zeros(self.tile, rows.shape[1])
+            padded[: len(rows)] = rows
+            out_MO[begin : begin + len(rows)] = torch.mm(padded, weight_OI.t())[: len(rows)]
+        return out_MO
+
+
+row_gemm = RowGemm()
+"""The one of this process."""
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:  # noqa: ANN001
@@ -36,7 +65,7 @@ class _Linear(torch.autograd.Function):
 def linear_rows(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """The forward alone, without autograd."""
     padded = pad_rows(x_TI)
-    out = torch.mm(padded, weight_OI.t())
+    out = row_gemm(padded, weight_OI)
     if bias_O is not None:
         # Added afterwards, not as the GEMM's beta: one rounding more, and the same one everywhere.
         out += bias_O

@@ -2,7 +2,8 @@
 
 ``native`` is the one instance of the room. It builds the library at its first use, and keeps the reason
 if that is impossible; ``handles(tensor)`` tells callers whether to come here or to the torch reference.
-All tensors are float32, contiguous and on CPU.
+All tensors are contiguous and on CPU, float32 unless a dtype is named; another one, or another shape, is a
+``KernelError``. Indices inside tensors (slots, pages, ids) are the caller's word.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from zerogap.config.env import read_environment
-from zerogap.errors import KernelError, NumericsError
+from zerogap.errors import KernelError
 from zerogap.kernels.build import load_library
 from zerogap.kernels.constants import PAGE_SIZE, VOCAB_CHUNK
 
@@ -26,13 +27,34 @@ if TYPE_CHECKING:
 _I64, _F32 = ctypes.c_int64, ctypes.c_float
 
 
-def _pointer(tensor: Tensor | None, dtype: torch.dtype = torch.float32) -> ctypes.c_void_p:
+def _pointer(
+    tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.float32
+) -> ctypes.c_void_p:
     if tensor is None:
         return ctypes.c_void_p(None)
-    if tensor.dtype != dtype or not tensor.is_contiguous():
-        msg = f"a kernel was given a {tensor.dtype} tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()}; it needs contiguous {dtype}"
+    if (
+        tensor.shape != shape
+        or tensor.dtype != dtype
+        or not tensor.is_contiguous()
+        or not tensor.is_cpu
+    ):
+        msg = (
+            f"a kernel was given a {tensor.dtype} tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()}, "
+            f"on {tensor.device}; it reads contiguous {dtype} of shape {shape} on cpu"
+        )
         raise KernelError(msg)
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _plan(plan: AttentionPlan, num_rows: int) -> tuple[object, ...]:
+    """(table, its row stride, row_sequence, row_position) of a plan for ``num_rows`` rows."""
+    table = plan.page_table_BP
+    return (
+        _pointer(table, *table.shape, dtype=torch.int32),
+        _I64(table.shape[1]),
+        _pointer(plan.row_sequence_T, num_rows, dtype=torch.int32),
+        _pointer(plan.row_position_T, num_rows, dtype=torch.int32),
+    )
 
 
 class NativeKernels:
@@ -84,43 +106,50 @@ class NativeKernels:
 
     def rms_norm(self, x_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """(y, 1 / rms) of each row."""
+        num_rows, width = x_TD.shape
         x_TD = x_TD.contiguous()
-        y, rstd = torch.empty_like(x_TD), x_TD.new_empty(len(x_TD))
-        self._call("zg_rms_norm", _pointer(x_TD), _pointer(weight_D), _pointer(y), _pointer(rstd),
-                   _I64(len(x_TD)), _I64(x_TD.shape[1]), _F32(eps))  # fmt: skip
+        y, rstd = torch.empty_like(x_TD), x_TD.new_empty(num_rows)
+        self._call("zg_rms_norm", _pointer(x_TD, num_rows, width), _pointer(weight_D, width),
+                   _pointer(y, num_rows, width), _pointer(rstd, num_rows),
+                   _I64(num_rows), _I64(width), _F32(eps))  # fmt: skip
         return y, rstd
 
     def rms_norm_backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(dx, dweight)."""
+        num_rows, width = x.shape
         x, grad = x.contiguous(), grad.contiguous()
-        dx = torch.empty_like(x)
-        partial = x.new_zeros(torch.get_num_threads(), x.shape[1])
-        self._call("zg_rms_norm_backward", _pointer(grad), _pointer(x), _pointer(weight), _pointer(rstd),
-                   _pointer(dx), _pointer(partial), _I64(len(x)), _I64(x.shape[1]))  # fmt: skip
+        dx, threads = torch.empty_like(x), torch.get_num_threads()
+        partial = x.new_zeros(threads, width)
+        self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
+                   _pointer(weight, width), _pointer(rstd, num_rows), _pointer(dx, num_rows, width),
+                   _pointer(partial, threads, width), _I64(threads), _I64(num_rows), _I64(width))  # fmt: skip
         return dx, partial.sum(0)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """[T, 2F] -> [T, F]."""
-        num_rows, width = gate_up.shape
-        y = gate_up.new_empty(num_rows, width // 2)
-        self._call("zg_swiglu", _pointer(gate_up), _pointer(y), _I64(num_rows), _I64(width // 2))
+        num_rows, width = len(gate_up), gate_up.shape[1] // 2
+        y = gate_up.new_empty(num_rows, width)
+        self._call("zg_swiglu", _pointer(gate_up, num_rows, 2 * width), _pointer(y, num_rows, width),
+                   _I64(num_rows), _I64(width))  # fmt: skip
         return y
 
     def swiglu_backward(self, grad: Tensor, gate_up: Tensor) -> Tensor:
         """Gradient of ``[gate | up]``."""
-        d_gate_up = torch.empty_like(gate_up)
-        self._call("zg_swiglu_backward", _pointer(grad.contiguous()), _pointer(gate_up), _pointer(d_gate_up),
-                   _I64(len(gate_up)), _I64(gate_up.shape[1] // 2))  # fmt: skip
+        num_rows, width = grad.shape
+        grad, d_gate_up = grad.contiguous(), torch.empty_like(gate_up)
+        self._call("zg_swiglu_backward", _pointer(grad, num_rows, width), _pointer(gate_up, num_rows, 2 * width),
+                   _pointer(d_gate_up, num_rows, 2 * width), _I64(num_rows), _I64(width))  # fmt: skip
         return d_gate_up
 
     def rope_tables(self, inv_freq: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """(cos, sin), each [T, H/2]."""
-        cos = inv_freq.new_empty(len(positions), len(inv_freq))
-        sin = torch.empty_like(cos)
-        self._call("zg_rope_tables", _pointer(inv_freq), _pointer(positions, torch.int64), _pointer(cos),
-                   _pointer(sin), _I64(len(positions)), _I64(len(inv_freq)))  # fmt: skip
+        num_rows, half = len(positions), len(inv_freq)
+        cos, sin = inv_freq.new_empty(num_rows, half), inv_freq.new_empty(num_rows, half)
+        self._call("zg_rope_tables", _pointer(inv_freq, half), _pointer(positions, num_rows, dtype=torch.int64),
+                   _pointer(cos, num_rows, half), _pointer(sin, num_rows, half),
+                   _I64(num_rows), _I64(half))  # fmt: skip
         return cos, sin
 
     def qkv_rope(
@@ -128,15 +157,14 @@ class NativeKernels:
         num_heads: int, num_kv_heads: int, eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See ``rowwise.qkv_rope``."""
-        num_rows, head_dim = len(qkv), 2 * cos.shape[1]
-        q = qkv.new_empty(num_rows, num_heads, head_dim)
-        k, v = (
-            qkv.new_empty(num_rows, num_kv_heads, head_dim),
-            qkv.new_empty(num_rows, num_kv_heads, head_dim),
-        )
-        self._call("zg_qkv_rope", _pointer(qkv), _pointer(cos), _pointer(sin), _pointer(q_norm), _pointer(k_norm),
-                   _pointer(q), _pointer(k), _pointer(v), _I64(num_rows), _I64(num_heads), _I64(num_kv_heads),
-                   _I64(head_dim), _F32(eps))  # fmt: skip
+        num_rows, half = len(qkv), cos.shape[1]
+        q_shape, kv_shape = (num_rows, num_heads, 2 * half), (num_rows, num_kv_heads, 2 * half)
+        q, k, v = qkv.new_empty(q_shape), qkv.new_empty(kv_shape), qkv.new_empty(kv_shape)
+        width = (num_heads + 2 * num_kv_heads) * 2 * half
+        self._call("zg_qkv_rope", _pointer(qkv, num_rows, width), _pointer(cos, num_rows, half),
+                   _pointer(sin, num_rows, half), _pointer(q_norm, 2 * half), _pointer(k_norm, 2 * half),
+                   _pointer(q, *q_shape), _pointer(k, *kv_shape), _pointer(v, *kv_shape), _I64(num_rows),
+                   _I64(num_heads), _I64(num_kv_heads), _I64(2 * half), _F32(eps))  # fmt: skip
         return q, k, v
 
     def qkv_rope_backward(
@@ -145,14 +173,16 @@ class NativeKernels:
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
         """(dqkv, dq_norm, dk_norm)."""
         grad_q, grad_k, grad_v = grad_q.contiguous(), grad_k.contiguous(), grad_v.contiguous()
-        num_rows, num_heads, head_dim = grad_q.shape
-        num_kv_heads = grad_k.shape[1]
-        dqkv = grad_q.new_empty(num_rows, (num_heads + 2 * num_kv_heads) * head_dim)
-        partial = grad_q.new_zeros(torch.get_num_threads(), 2, head_dim)
-        self._call("zg_qkv_rope_backward", _pointer(grad_q), _pointer(grad_k), _pointer(grad_v), _pointer(qkv),
-                   _pointer(cos), _pointer(sin), _pointer(q_norm), _pointer(k_norm), _pointer(dqkv),
-                   _pointer(partial), _I64(num_rows), _I64(num_heads), _I64(num_kv_heads), _I64(head_dim),
-                   _F32(eps))  # fmt: skip
+        (num_rows, num_heads, head_dim), num_kv_heads = grad_q.shape, grad_k.shape[1]
+        kv_shape, half = (num_rows, num_kv_heads, head_dim), head_dim // 2
+        width, threads = (num_heads + 2 * num_kv_heads) * head_dim, torch.get_num_threads()
+        dqkv, partial = grad_q.new_empty(num_rows, width), grad_q.new_zeros(threads, 2, head_dim)
+        self._call("zg_qkv_rope_backward", _pointer(grad_q, num_rows, num_heads, head_dim),
+                   _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv, num_rows, width),
+                   _pointer(cos, num_rows, half), _pointer(sin, num_rows, half), _pointer(q_norm, head_dim),
+                   _pointer(k_norm, head_dim), _pointer(dqkv, num_rows, width),
+                   _pointer(partial, threads, 2, head_dim), _I64(threads), _I64(num_rows), _I64(num_heads),
+                   _I64(num_kv_heads), _I64(head_dim), _F32(eps))  # fmt: skip
         if q_norm is None:
             return dqkv, None, None
         dq_norm, dk_norm = partial.sum(0)
@@ -170,9 +200,14 @@ class NativeKernels:
         rows: Tensor | None = None,
     ) -> None:
         """Row ``rows[i]`` (or i) to ``slots[i]``."""
-        self._call("zg_write_kv", _pointer(k), _pointer(v), _pointer(rows, torch.int64),
-                   _pointer(slots, torch.int64), _I64(len(slots)), _pointer(k_pages), _pointer(v_pages),
-                   _I64(k.shape[1]), _I64(k.shape[2]))  # fmt: skip
+        num_rows, num_kv_heads, head_dim = k.shape
+        num_pages, num_slots = len(k_pages), num_rows if rows is None else len(rows)
+        self._call("zg_write_kv", _pointer(k, num_rows, num_kv_heads, head_dim),
+                   _pointer(v, num_rows, num_kv_heads, head_dim), _pointer(rows, num_slots, dtype=torch.int64),
+                   _pointer(slots, num_slots, dtype=torch.int64), _I64(num_slots),
+                   _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
+                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim),
+                   _I64(num_kv_heads), _I64(head_dim))  # fmt: skip
 
     def fill_pages(self, k: Tensor, v: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
         """Packed rows as (k [P, K, H, S], v [P, K, S, H]); unwritten slots are 0."""
@@ -201,13 +236,14 @@ class NativeKernels:
     ) -> tuple[Tensor, Tensor | None]:
         """(out [T, N, H], log-sum-exp [T, N] if asked)."""
         num_rows, num_heads, head_dim = q.shape
+        num_pages, num_kv_heads = k_pages.shape[:2]
         out = torch.empty_like(q)
         lse = q.new_empty(num_rows, num_heads) if with_lse else None
-        table = plan.page_table_BP
-        self._call("zg_paged_attention", _pointer(q), _pointer(k_pages), _pointer(v_pages),
-                   _pointer(table, torch.int32), _I64(table.shape[1]), _pointer(plan.row_sequence_T, torch.int32),
-                   _pointer(plan.row_position_T, torch.int32), _pointer(out), _pointer(lse), _I64(num_rows),
-                   _I64(num_heads), _I64(k_pages.shape[1]), _I64(head_dim), _F32(scale))  # fmt: skip
+        self._call("zg_paged_attention", _pointer(q, num_rows, num_heads, head_dim),
+                   _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
+                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), *_plan(plan, num_rows),
+                   _pointer(out, num_rows, num_heads, head_dim), _pointer(lse, num_rows, num_heads),
+                   _I64(num_rows), _I64(num_heads), _I64(num_kv_heads), _I64(head_dim), _F32(scale))  # fmt: skip
         return out, lse
 
     def packed_attention_backward(
@@ -215,8 +251,8 @@ class NativeKernels:
         layout: PackedLayout, scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """(dq, dk, dv) of packed rows."""
-        num_rows, num_heads, head_dim = q.shape
-        grad = grad.contiguous()
+        (num_rows, num_heads, head_dim), num_kv_heads = q.shape, k.shape[1]
+        grad, k, v = grad.contiguous(), k.contiguous(), v.contiguous()
         delta = (grad * out).sum(-1)
         k_pages, v_pages = self.fill_pages(k, v, layout)
         # The backward needs keys along head dims as well, and values along keys.
@@ -226,17 +262,23 @@ class NativeKernels:
         )
         dk_pages, dv_pages = torch.zeros_like(v_pages), torch.zeros_like(v_pages)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        plan, table = layout.plan, layout.plan.page_table_BP
-        self._call("zg_packed_attention_backward", _pointer(grad), _pointer(q), _pointer(delta), _pointer(lse),
-                   _pointer(k_pages), _pointer(k_rows), _pointer(v_transposed), _pointer(table, torch.int32),
-                   _I64(table.shape[1]), _pointer(plan.row_sequence_T, torch.int32),
-                   _pointer(plan.row_position_T, torch.int32), _pointer(layout.component_B, torch.int32),
-                   _pointer(dq), _pointer(dk_pages), _pointer(dv_pages), _I64(num_rows), _I64(num_heads),
-                   _I64(k.shape[1]), _I64(head_dim), _F32(scale))  # fmt: skip
+        by_row = (num_rows, num_heads, head_dim)
+        by_dim = (layout.num_pages, num_kv_heads, head_dim, PAGE_SIZE)
+        by_slot = (layout.num_pages, num_kv_heads, PAGE_SIZE, head_dim)
+        self._call("zg_packed_attention_backward", _pointer(grad, *by_row), _pointer(q, *by_row),
+                   _pointer(delta, num_rows, num_heads), _pointer(lse, num_rows, num_heads),
+                   _pointer(k_pages, *by_dim), _pointer(k_rows, *by_slot), _pointer(v_transposed, *by_dim),
+                   *_plan(layout.plan, num_rows),
+                   _pointer(layout.component_B, len(layout.component_B), dtype=torch.int32),
+                   _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot),
+                   _I64(num_rows), _I64(num_heads), _I64(num_kv_heads), _I64(head_dim), _F32(scale))  # fmt: skip
+        num_slots = len(layout.write_row_W)
         for pages, rows in ((dk_pages, dk), (dv_pages, dv)):
-            self._call("zg_gather_slots", _pointer(pages), _pointer(layout.write_row_W, torch.int64),
-                       _pointer(layout.write_slot_W, torch.int64), _I64(len(layout.write_row_W)), _pointer(rows),
-                       _I64(k.shape[1]), _I64(head_dim))  # fmt: skip
+            self._call("zg_gather_slots", _pointer(pages, *by_slot),
+                       _pointer(layout.write_row_W, num_slots, dtype=torch.int64),
+                       _pointer(layout.write_slot_W, num_slots, dtype=torch.int64), _I64(num_slots),
+                       _pointer(rows, num_rows, num_kv_heads, head_dim),
+                       _I64(num_kv_heads), _I64(head_dim))  # fmt: skip
         return dq, dk, dv
 
     # ------------------------------------------------------------ head
@@ -245,46 +287,48 @@ class NativeKernels:
         self, stats: Statistics, logits: Tensor, temperature: Tensor, local_target: Tensor
     ) -> None:
         """One vocabulary chunk [R, C] into the running statistics."""
-        self._call("zg_add_chunk", _pointer(logits), _I64(logits.shape[1]), _I64(len(logits)),
-                   _I64(logits.shape[1]), _pointer(temperature), _pointer(local_target, torch.int64),
-                   _pointer(stats.peak), _pointer(stats.mass), _pointer(stats.moment),
-                   _pointer(stats.target_logit))  # fmt: skip
+        num_rows, width = logits.shape
+        self._call("zg_add_chunk", _pointer(logits, num_rows, width), _I64(num_rows), _I64(width),
+                   _pointer(temperature, num_rows), _pointer(local_target, num_rows, dtype=torch.int64),
+                   _pointer(stats.peak, num_rows), _pointer(stats.mass, num_rows),
+                   _pointer(stats.moment, num_rows), _pointer(stats.target_logit, num_rows))  # fmt: skip
 
     def log_sum_exp(self, peak: Tensor, mass: Tensor) -> Tensor:
         """The log of the mass, plus the peak, as the sampler computes it."""
-        lse = torch.empty_like(peak)
-        self._call("zg_log_sum_exp", _pointer(peak), _pointer(mass), _pointer(lse), _I64(len(peak)))
+        num_rows, lse = len(peak), torch.empty_like(peak)
+        self._call("zg_log_sum_exp", _pointer(peak, num_rows), _pointer(mass, num_rows), _pointer(lse, num_rows),
+                   _I64(num_rows))  # fmt: skip
         return lse
 
     def logits_gradient_(
         self, logits: Tensor, temperature: Tensor, lse: Tensor, local_target: Tensor, grad: Tensor
     ) -> None:
         """Logits of a chunk to their gradient, in place."""
-        self._call("zg_logits_gradient", _pointer(logits), _I64(len(logits)), _I64(logits.shape[1]),
-                   _pointer(temperature), _pointer(lse), _pointer(local_target, torch.int64),
-                   _pointer(grad.contiguous()))  # fmt: skip
+        (num_rows, width), grad = logits.shape, grad.contiguous()
+        self._call("zg_logits_gradient", _pointer(logits, num_rows, width), _I64(num_rows), _I64(width),
+                   _pointer(temperature, num_rows), _pointer(lse, num_rows),
+                   _pointer(local_target, num_rows, dtype=torch.int64), _pointer(grad, num_rows))  # fmt: skip
 
     def sample(
         self, logits: Tensor, num_rows: int, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See ``sampling.sample_tokens``; ``logits`` is the filled [chunks, M, VOCAB_CHUNK] buffer.
 
-        Raises:
-            NumericsError: a row whose logits hold NaN or leave nothing to draw.
+        A row without a distribution (NaN, infinity, every id banned) gets token -1 and NaN.
         """
-        assert logits.shape[2] == VOCAB_CHUNK, "the C++ side has the chunk width compiled in"
+        num_chunks, num_padded = -(-vocab_limit // VOCAB_CHUNK), logits.shape[1]
         token = torch.empty(num_rows, dtype=torch.int64)
         log_prob, kept = torch.empty(num_rows), torch.empty(num_rows)
-        self._call("zg_sample", _pointer(logits), _I64(num_rows), _I64(logits.shape[1]), _I64(vocab_limit),
-                   _pointer(rows.temperature_R), _pointer(rows.greedy_R, torch.bool),
-                   _pointer(rows.top_k_R, torch.int32), _pointer(rows.top_p_R), _pointer(rows.min_p_R),
-                   _pointer(rows.uniform_R, torch.float64), _pointer(rows.edit_offsets, torch.int64),
-                   _pointer(rows.edit_ids, torch.int32), _pointer(rows.edit_scale), _pointer(rows.edit_add),
-                   _pointer(token, torch.int64), _pointer(log_prob), _pointer(kept))  # fmt: skip
-        if not bool(torch.isfinite(log_prob).all()):
-            row = int((~torch.isfinite(log_prob)).nonzero()[0])
-            msg = f"row {row} of {num_rows} has no finite log-prob ({float(log_prob[row])}): its logits hold NaN or infinity, or every id is banned; check the weights and logit_bias"
-            raise NumericsError(msg)
+        num_edits = len(rows.edit_ids)
+        self._call("zg_sample", _pointer(logits, num_chunks, num_padded, VOCAB_CHUNK), _I64(num_rows),
+                   _I64(num_padded), _I64(vocab_limit), _pointer(rows.temperature_R, num_rows),
+                   _pointer(rows.greedy_R, num_rows, dtype=torch.bool),
+                   _pointer(rows.top_k_R, num_rows, dtype=torch.int32), _pointer(rows.top_p_R, num_rows),
+                   _pointer(rows.min_p_R, num_rows), _pointer(rows.uniform_R, num_rows, dtype=torch.float64),
+                   _pointer(rows.edit_offsets, num_rows + 1, dtype=torch.int64),
+                   _pointer(rows.edit_ids, num_edits, dtype=torch.int32), _pointer(rows.edit_scale, num_edits),
+                   _pointer(rows.edit_add, num_edits), _pointer(token, num_rows, dtype=torch.int64),
+                   _pointer(log_prob, num_rows), _pointer(kept, num_rows))  # fmt: skip
         return token, log_prob, kept
 
 

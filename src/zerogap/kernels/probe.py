@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from zerogap.kernels.constants import ROW_MULTIPLE
-from zerogap.kernels.linear import linear_rows
+from zerogap.kernels.constants import FIXED_TILE, ROW_MULTIPLE
+from zerogap.kernels.linear import linear_rows, row_gemm
 from zerogap.kernels.native import native
 
 _ROW_COUNTS = (8, 16, 24, 40, 64, 72, 136, 256, 520)
@@ -47,9 +47,25 @@ def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     return RowProbe(torch.get_num_threads(), tuple(failures))
 
 
+def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
+    """Probe; where a shape fails, multiply in tiles of ``FIXED_TILE`` rows from now on and probe again.
+
+    Returns:
+        The last probe. If it still fails, this machine cannot be exact, and the caller must say so.
+    """
+    shapes = list(shapes)
+    row_gemm.tile = None
+    probe = probe_row_invariance(shapes)
+    if not probe.is_exact:
+        row_gemm.tile = FIXED_TILE
+        probe = probe_row_invariance(shapes)
+    return probe
+
+
 def kernel_report() -> str:
     """One line: which kernels run here, on how many threads, and why not the fast ones if so."""
-    threads = f"{torch.get_num_threads()} threads, GEMM rows in multiples of {ROW_MULTIPLE}"
+    rows = f"multiples of {ROW_MULTIPLE}" if row_gemm.tile is None else f"tiles of {row_gemm.tile}"
+    threads = f"{torch.get_num_threads()} threads, GEMM rows in {rows}"
     if native.library is not None:
         return f"kernels: native C++ ({threads})"
     return f"kernels: torch reference, slow ({threads}); {native.why_not}"

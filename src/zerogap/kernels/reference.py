@@ -9,7 +9,6 @@ P pages, S slots a page (16), B sequences, R rows of the head, V vocabulary.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from zerogap.kernels.constants import PAGE_SIZE
@@ -23,7 +22,9 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 def swiglu(gate_up_TF2: Tensor) -> Tensor:
     """``silu(gate) * up`` of ``[gate | up]``."""
     gate_TF, up_TF = gate_up_TF2.chunk(2, dim=-1)
-    return F.silu(gate_TF) * up_TF
+    # Not F.silu or sigmoid: their vectorised loop and scalar tail round differently, by an element's place in
+    # the tensor; exp does not. Below -80 the result is 0 to 1e-33, and exp's square would overflow in the gradient.
+    return gate_TF / (1 + torch.exp(-gate_TF.clamp(min=-80.0))) * up_TF
 
 
 def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,31 +82,35 @@ def attention_over_pages(
     num_pages = int(row_position_T.max()) // PAGE_SIZE + 1 if num_rows else 0
     pages_TP = page_table_BP.long()[row_sequence_T.long(), :num_pages].clamp(min=0)
     offsets_S = torch.arange(PAGE_SIZE)
-    scores = []
+    scores, hidden = [], []
     for page in range(num_pages):
-        k_TKHS = k_PKHS[pages_TP[:, page]]
+        is_hidden_TS = (page * PAGE_SIZE + offsets_S)[None, :] > row_position_T[:, None]
+        # Hidden slots hold anything, NaN included, and weight 0 would not silence it: 0 * NaN is NaN.
+        k_TKHS = k_PKHS[pages_TP[:, page]].masked_fill(is_hidden_TS[:, None, None, :], 0.0)
         score = (q_TKGH.unsqueeze(-1) * k_TKHS.unsqueeze(2)).sum(3) * scale
-        is_hidden = (page * PAGE_SIZE + offsets_S)[None, :] > row_position_T[:, None]
-        scores.append(score.masked_fill(is_hidden[:, None, None, :], -torch.inf))
+        scores.append(score.masked_fill(is_hidden_TS[:, None, None, :], -torch.inf))
+        hidden.append(is_hidden_TS)
     if not scores:
         return torch.zeros_like(q_TNH)
-    peak = torch.stack([s.amax(-1) for s in scores]).amax(0).detach()
-    peak = torch.where(peak == -torch.inf, torch.zeros_like(peak), peak)
+    is_padding_T11 = (row_position_T < 0)[:, None, None]
+    peak = (
+        torch.stack([s.amax(-1) for s in scores]).amax(0).detach().masked_fill(is_padding_T11, 0.0)
+    )
     mass = torch.zeros_like(peak)
     out = torch.zeros_like(q_TKGH)
     for page, score in enumerate(scores):
         weight = torch.exp(score - peak.unsqueeze(-1))
         mass = mass + weight.sum(-1)
-        v_TKSH = v_PKSH[pages_TP[:, page]]
+        v_TKSH = v_PKSH[pages_TP[:, page]].masked_fill(hidden[page][:, None, :, None], 0.0)
         out = out + (weight.unsqueeze(-1) * v_TKSH.unsqueeze(2)).sum(3)
-    mass = torch.where(mass == 0, torch.ones_like(mass), mass)
+    mass = mass.masked_fill(is_padding_T11, 1.0)
     return (out / mass.unsqueeze(-1)).view(num_rows, num_heads, head_dim)
 
 
 def chunk_statistics(scaled_RC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of one vocabulary chunk of logits / T: (max, sum of exp(z - max), sum of exp(z - max) * (z - max))."""
     peak = scaled_RC.detach().amax(-1)
-    shifted = scaled_RC - peak.unsqueeze(-1)
+    shifted = scaled_RC - _finite_base(peak).unsqueeze(-1)
     weight = torch.exp(shifted)
     moment = torch.where(weight > 0, weight * shifted, torch.zeros_like(weight))
     return peak, weight.sum(-1), moment.sum(-1)
@@ -116,9 +121,10 @@ def merge_statistics(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Statistics of two chunks together, a before b."""
     peak = torch.maximum(a[0], b[0])
-    shift_a, shift_b = a[0] - peak, b[0] - peak
+    base = _finite_base(peak)
+    shift_a, shift_b = a[0] - base, b[0] - base
     scale_a, scale_b = torch.exp(shift_a), torch.exp(shift_b)
-    # exp(-inf) * -inf is NaN: the empty side of the first merge contributes nothing.
+    # exp(-inf) * -inf is NaN: an empty side contributes nothing.
     carried_a = torch.where(
         scale_a > 0, scale_a * (a[2] + a[1] * shift_a.clamp(min=-1e30)), torch.zeros_like(peak)
     )
@@ -126,3 +132,8 @@ def merge_statistics(
         scale_b > 0, scale_b * (b[2] + b[1] * shift_b.clamp(min=-1e30)), torch.zeros_like(peak)
     )
     return peak, scale_a * a[1] + scale_b * b[1], carried_a + carried_b
+
+
+def _finite_base(peak: Tensor) -> Tensor:
+    """What to subtract before exp: the peak, but 0 where nothing has mass, since -inf - -inf is NaN."""
+    return peak.masked_fill(peak == -torch.inf, 0.0)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zerogap.errors import KernelError, NumericsError
 from zerogap.kernels import reference
 from zerogap.kernels.constants import VOCAB_CHUNK
-from zerogap.kernels.head import vocab_chunks
-from zerogap.kernels.linear import pad_rows
+from zerogap.kernels.head import check_vocab_limit, vocab_chunks
+from zerogap.kernels.linear import pad_rows, row_gemm
 from zerogap.kernels.native import native
 
 
@@ -39,7 +40,7 @@ class SamplingRows:
     edit_offsets: Tensor
     """int64 [R + 1]: row r's edits are [offsets[r], offsets[r + 1])."""
     edit_ids: Tensor
-    """int32 [E]: each id at most once a row."""
+    """int32 [E], 0 or more: each id at most once a row; ids at or past ``vocab_limit`` have no effect."""
     edit_scale: Tensor
     """float32 [E]: logit / scale if positive, else logit * scale (repetition penalty); 1 leaves it."""
     edit_add: Tensor
@@ -81,26 +82,38 @@ def sample_tokens(
         tokens int64 [R]; log-probs float32 [R], nats, whole vocabulary, after edits and temperature;
         kept_log_mass float32 [R]: log mass of the set that could be drawn (0 without a filter, the token's
         own log-prob when greedy).
+
+    Raises:
+        NumericsError: a row whose logits hold NaN or infinity, or whose every id is banned.
     """
-    num_rows = len(hidden_RD)
-    padded_MD = pad_rows(hidden_RD)
+    check_vocab_limit(head_weight_VD, vocab_limit)
+    if len(rows.edit_ids) and int(rows.edit_ids.min()) < 0:
+        msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is no token id; edit ids from 0 on"
+        raise KernelError(msg)
+    num_rows, padded_MD = len(hidden_RD), pad_rows(hidden_RD)
     chunks = list(vocab_chunks(vocab_limit))
     logits = (buffer or LogitsBuffer()).view(len(chunks), len(padded_MD))
-    for chunk, (begin, end) in enumerate(chunks):
-        out = (
-            logits[chunk]
-            .view(-1)[: len(padded_MD) * (end - begin)]
-            .view(len(padded_MD), end - begin)
-        )
-        torch.mm(padded_MD, head_weight_VD[begin:end].t(), out=out)
+    parts = []
+    for chunk_MC, (begin, end) in zip(logits, chunks, strict=True):
+        # The last chunk is packed to its own width.
+        part = chunk_MC.view(-1)[: len(padded_MD) * (end - begin)].view(len(padded_MD), end - begin)
+        parts.append(row_gemm(padded_MD, head_weight_VD[begin:end], part)[:num_rows])
     if native.handles(hidden_RD):
-        return native.sample(logits, num_rows, vocab_limit, rows)
-    widths = [end - begin for begin, end in chunks]
-    parts = [
-        logits[c].view(-1)[: len(padded_MD) * w].view(len(padded_MD), w)[:num_rows]
-        for c, w in enumerate(widths)
-    ]
-    return _sample_reference(parts, rows)
+        drawn = native.sample(logits, num_rows, vocab_limit, rows)
+    else:
+        drawn = _sample_reference(parts, rows)
+    _check_finite(drawn[1])
+    return drawn
+
+
+def _check_finite(log_prob_R: Tensor) -> None:
+    if not bool(torch.isfinite(log_prob_R).all()):
+        row = int((~torch.isfinite(log_prob_R)).nonzero()[0])
+        msg = (
+            f"row {row} of {len(log_prob_R)} has no finite log-prob: its logits hold NaN or infinity, or every id is "
+            "banned; check the weights, the temperature and logit_bias"
+        )
+        raise NumericsError(msg)
 
 
 def _sample_reference(parts: list[Tensor], rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,7 +136,8 @@ def _sample_reference(parts: list[Tensor], rows: SamplingRows) -> tuple[Tensor, 
     draws = [_draw_row(scaled_RV[r], lse_R[r], rows, r) for r in range(len(scaled_RV))]
     tokens = torch.tensor([token for token, _ in draws], dtype=torch.int64)
     kept = torch.tensor([mass for _, mass in draws], dtype=torch.float32)
-    chosen = scaled_RV.gather(1, tokens[:, None]).squeeze(1) - lse_R
+    chosen = scaled_RV.gather(1, tokens.clamp(min=0)[:, None]).squeeze(1) - lse_R
+    chosen = torch.where(tokens < 0, torch.nan, chosen)
     return tokens, chosen, torch.where(rows.greedy_R, chosen, kept)
 
 
@@ -139,7 +153,9 @@ def _apply_edits_(logits_RV: Tensor, rows: SamplingRows) -> None:
 
 
 def _draw_row(scaled_V: Tensor, lse: Tensor, rows: SamplingRows, r: int) -> tuple[int, float]:
-    """(token, log mass of the kept set) of one row, in float64."""
+    """(token, log mass of the kept set) of one row, in float64; token -1 if it has no distribution."""
+    if not lse.isfinite():
+        return -1, np.nan
     if rows.greedy_R[r]:
         return int(scaled_V.argmax()), 0.0
     mass = (scaled_V - lse).double().exp()

@@ -130,11 +130,9 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """The residual stream after this layer, [T, D]."""
         eps = self.config.rms_norm_eps
-        normed_TD = kernels.rms_norm(x_TD, self.input_norm.weight, eps)
-        x_TD = x_TD + self._attend(normed_TD, cos_Th, sin_Th, attention)
-        normed_TD = kernels.rms_norm(x_TD, self.post_norm.weight, eps)
-        gate_up_TF2 = kernels.linear(normed_TD, self.gate_up.weight)
-        return x_TD + kernels.linear(kernels.swiglu(gate_up_TF2), self.down.weight)
+        x_TD = x_TD + self._attend(x_TD, cos_Th, sin_Th, attention)
+        gate_up_TF2 = kernels.norm_linear(x_TD, self.post_norm.weight, self.gate_up.weight, eps=eps)
+        return x_TD + kernels.swiglu_linear(gate_up_TF2, self.down.weight)
 
     def _attend(
         self,
@@ -145,7 +143,9 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         config = self.config
         q_TNH, k_TKH, v_TKH = kernels.qkv_rope(
-            kernels.linear(x_TD, self.qkv.weight, self.qkv.bias),
+            kernels.norm_linear(
+                x_TD, self.input_norm.weight, self.qkv.weight, self.qkv.bias, eps=config.rms_norm_eps
+            ),
             cos_Th,
             sin_Th,
             self.q_norm.weight if config.qk_norm else None,

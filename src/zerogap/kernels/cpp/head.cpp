@@ -11,6 +11,8 @@ using namespace zg;
 
 namespace {
 
+constexpr float NOT_A_NUMBER = std::numeric_limits<float>::quiet_NaN();
+
 struct Stats {
   float peak, mass, moment;  // max z, sum exp(z - max), sum exp(z - max) * (z - max)
 };
@@ -27,7 +29,11 @@ Stats chunk_stats(const float* logits, int64_t n, float temperature) {
   vec top = set1(NEG_INF);
   for (int64_t i = 0; i < n; i += W) top = vmax(top, scaled_lanes(logits, i, n, T));
   const float peak = max_lanes(top);
-  if (peak == NEG_INF) return {NEG_INF, 0.0f, 0.0f};
+  if (peak == NEG_INF) {
+    // vmax forgets a NaN that something follows; where a number follows, the sums below find it again.
+    const bool has_nan = std::any_of(logits, logits + n, [](float x) { return std::isnan(x); });
+    return {has_nan ? NOT_A_NUMBER : NEG_INF, 0.0f, 0.0f};
+  }
   const vec p = set1(peak);
   vec mass = set1(0.0f), moment = set1(0.0f);
   for (int64_t i = 0; i < n; i += W) {
@@ -95,8 +101,8 @@ double mass_of(const std::vector<Candidate>& kept, float lse) {
   return total;
 }
 
-void keep_top_p(std::vector<Candidate>& kept, float top_p, float lse) {
-  const double need = double(top_p) * mass_of(kept, lse);
+// The likeliest tokens, as few as hold a mass of `need`; at least one.
+void keep_mass(std::vector<Candidate>& kept, double need, float lse) {
   std::sort(kept.begin(), kept.end(), before);
   double sum = 0.0;
   size_t n = 0;
@@ -120,16 +126,11 @@ std::vector<Candidate> kept_set(const Row& row, float T, float peak, float lse, 
       if (z >= floor && z != NEG_INF) kept.push_back({z, int32_t(c * CHUNK + i)});
     }
   }
-  const double whole = floor == NEG_INF ? 0.0 : 1.0;
   if (top_k > 0) keep_top_k(kept, top_k);
   if (top_p < 1.0f) {
-    if (whole != 0.0) {
-      // The candidates stand for the whole vocabulary: the target is a share of 1, not of their own mass.
-      const float share = float(double(top_p) / mass_of(kept, lse));
-      keep_top_p(kept, share < 1.0f ? share : 1.0f, lse);
-    } else {
-      keep_top_p(kept, top_p, lse);
-    }
+    // Above a floor the candidates stand for the whole vocabulary: a share of 1, not of their own mass.
+    const double whole = floor == NEG_INF ? mass_of(kept, lse) : 1.0;
+    keep_mass(kept, double(top_p) * whole, lse);
   }
   if (min_p > 0.0f) {
     const float edge = float(std::log(double(min_p)));
@@ -151,16 +152,18 @@ int64_t draw_kept(const std::vector<Candidate>& kept, float lse, double uniform,
   return kept.back().id;
 }
 
+// 0 exactly where no token of the chunk has mass: its likeliest token's mass is the same exp1.
+inline double chunk_mass(const Stats& s, float lse) { return double(s.mass) * double(exp1(s.peak - lse)); }
+
 // Inverse CDF over the whole vocabulary: chunk by mass, then 16 tokens by mass, then the token.
 int64_t draw_full(const Row& row, float T, const std::vector<Stats>& stats, float lse, double uniform) {
   double total = 0.0;
-  for (const auto& s : stats) total += s.peak == NEG_INF ? 0.0 : double(s.mass) * std::exp(double(s.peak - lse));
+  for (const auto& s : stats) total += chunk_mass(s, lse);
   double target = uniform * total;
   int64_t c = 0, last = 0;
   for (; c < int64_t(stats.size()); ++c) {
-    if (stats[c].peak == NEG_INF) continue;
-    last = c;
-    const double m = double(stats[c].mass) * std::exp(double(stats[c].peak - lse));
+    const double m = chunk_mass(stats[c], lse);
+    if (m > 0.0) last = c;
     if (target < m) break;
     target -= m;
   }
@@ -208,13 +211,13 @@ int64_t argmax(const Row& row) {
 
 extern "C" {
 
-// One chunk [R, n] (rows ld apart) into the running statistics; target_logit[r] is set where local_target is inside.
-void zg_add_chunk(const float* logits, int64_t ld, int64_t R, int64_t n, const float* temperature,
+// One chunk [R, n] into the running statistics; target_logit[r] is set where local_target is inside.
+void zg_add_chunk(const float* logits, int64_t R, int64_t n, const float* temperature,
                   const int64_t* local_target, float* peak, float* mass, float* moment,
                   float* target_logit) {
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < R; ++r) {
-    const float* row = logits + r * ld;
+    const float* row = logits + r * n;
     merge(peak[r], mass[r], moment[r], chunk_stats(row, n, temperature[r]));
     const int64_t y = local_target[r];
     if (y >= 0 && y < n) target_logit[r] = scaled(row[y], temperature[r]);
@@ -242,7 +245,7 @@ void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temper
   }
 }
 
-// logits: [chunks][M][CHUNK]; edits change them in place.
+// logits: [chunks][M][CHUNK]; edits change them in place. A row that has no distribution gets token -1 and NaN.
 void zg_sample(float* logits, int64_t R, int64_t M, int64_t V, const float* temperature,
                const uint8_t* greedy, const int32_t* top_k, const float* top_p, const float* min_p,
                const double* uniform, const int64_t* edit_offsets, const int32_t* edit_ids,
@@ -264,6 +267,10 @@ void zg_sample(float* logits, int64_t R, int64_t M, int64_t V, const float* temp
       merge(peak, mass, moment, stats[c]);
     }
     const float lse = log_sum_exp(peak, mass);
+    if (!std::isfinite(lse)) {  // NaN, infinity or nothing left to draw: the caller raises
+      token[r] = -1, log_prob[r] = kept_log_mass[r] = NOT_A_NUMBER;
+      continue;
+    }
     kept_log_mass[r] = 0.0f;
     const bool cuts = (top_k[r] > 0 && top_k[r] < V) || top_p[r] < 1.0f || min_p[r] > 0.0f;
     if (greedy[r]) {

@@ -66,8 +66,8 @@ void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t 
 
 // partial_dw: [threads, D], zeroed by the caller and summed by it in thread order.
 void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx,
-                          float* partial_dw, int64_t T, int64_t D) {
-#pragma omp parallel
+                          float* partial_dw, int64_t threads, int64_t T, int64_t D) {
+#pragma omp parallel num_threads(threads)
   {
     float* dw = partial_dw + omp_get_thread_num() * D;
 #pragma omp for schedule(static)
@@ -155,10 +155,10 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
 // qkv may be null when there are no norms. partial_dw: [threads, 2, H] for q_norm and k_norm.
 void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, const float* qkv,
                           const float* cos, const float* sin, const float* q_norm, const float* k_norm,
-                          float* dqkv, float* partial_dw, int64_t T, int64_t N, int64_t K, int64_t H,
-                          float eps) {
+                          float* dqkv, float* partial_dw, int64_t threads, int64_t T, int64_t N, int64_t K,
+                          int64_t H, float eps) {
   const int64_t E = (N + 2 * K) * H, half = H / 2;
-#pragma omp parallel
+#pragma omp parallel num_threads(threads)
   {
     std::vector<float> turned(H);
     float* dw = partial_dw + omp_get_thread_num() * 2 * H;

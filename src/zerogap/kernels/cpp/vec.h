@@ -1,7 +1,8 @@
 // Sixteen floats at once, with one fixed meaning on every machine.
 //
 // All kernels are written against this logical width, so that the order of additions, and with it every
-// bit, is the same on AVX-512 (one register), AVX2 (two) and machines without either (plain loops).
+// bit, is the same on AVX-512 (one register), AVX2 (two) and machines without either (plain loops). Only a
+// processor without a fused multiply-add rounds otherwise: there fma() is a product and a sum.
 // Contraction is off (-ffp-contract=off): a fused multiply-add happens exactly where fma() is written.
 #pragma once
 #include <cmath>
@@ -159,7 +160,8 @@ inline void store_partial(float* p, vec a, int n) {
   std::memcpy(p, t, sizeof(float) * n);
 }
 
-// e^x, relative error below 2e-7 on [-87.3, 88.3] (tests/unit/kernels); 0 below, so that exp(-inf) = 0.
+// e^x, relative error below 2e-7 on [-87.3, 88.3] (tests/unit/kernels/test_native.py); 0 below, so that
+// exp(-inf) = 0; 2.4e38 above, where no kernel needs more.
 // The operand order of vmax and vmin lets a NaN through (both return the second operand then): a NaN logit
 // must end as a NaN mass, never as a token without mass.
 // Range reduction by two-part ln 2 and the degree-5 minimax polynomial of Cephes' expf.

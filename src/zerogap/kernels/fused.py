@@ -1,0 +1,63 @@
+"""A row-wise kernel and the matrix product after it, as one operation of the backward pass.
+
+The product's input is cheap to compute and as wide as a row of activations; kept for the backward of
+every layer it would be half of a step's memory. Here it is computed again instead: the same kernel on
+the same input, so gradients keep their bits.
+"""
+
+import torch
+from torch import Tensor
+
+from zerogap.kernels.linear import linear, linear_rows
+from zerogap.kernels.native import native
+from zerogap.kernels.rowwise import rms_norm, swiglu
+
+
+class _NormLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_TD, norm_D, weight_OD, bias_O, eps):  # noqa: ANN001, ANN205
+        normed_TD, rstd_T = native.rms_norm(x_TD, norm_D, eps)
+        ctx.save_for_backward(x_TD, norm_D, weight_OD, rstd_T)
+        ctx.has_bias, ctx.eps = bias_O is not None, eps
+        return linear_rows(normed_TD, weight_OD, bias_O)
+
+    @staticmethod
+    def backward(ctx, grad_TO):  # noqa: ANN001, ANN205
+        x_TD, norm_D, weight_OD, rstd_T = ctx.saved_tensors
+        needs_weight, needs_bias = ctx.needs_input_grad[2:4]
+        normed_TD = native.rms_norm(x_TD, norm_D, ctx.eps)[0] if needs_weight else None
+        grad_weight = None if normed_TD is None else torch.mm(grad_TO.t(), normed_TD)
+        grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
+        grad_normed = torch.mm(grad_TO, weight_OD)
+        grad_x, grad_norm = native.rms_norm_backward(grad_normed, x_TD, norm_D, rstd_T)
+        return grad_x, grad_norm, grad_weight, grad_bias, None
+
+
+def norm_linear(
+    x_TD: Tensor, norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor | None = None, *, eps: float
+) -> Tensor:
+    """``linear(rms_norm(x))``: [T, D] -> [T, O], keeping only ``x`` for the backward pass."""
+    if native.handles(x_TD) and torch.is_grad_enabled():
+        return _NormLinear.apply(x_TD, norm_D, weight_OD, bias_O, eps)
+    return linear(rms_norm(x_TD, norm_D, eps), weight_OD, bias_O)
+
+
+class _SwigluLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate_up_TF2, weight_OF):  # noqa: ANN001, ANN205
+        ctx.save_for_backward(gate_up_TF2, weight_OF)
+        return linear_rows(native.swiglu(gate_up_TF2), weight_OF)
+
+    @staticmethod
+    def backward(ctx, grad_TO):  # noqa: ANN001, ANN205
+        gate_up_TF2, weight_OF = ctx.saved_tensors
+        needs_weight = ctx.needs_input_grad[1]
+        grad_weight = torch.mm(grad_TO.t(), native.swiglu(gate_up_TF2)) if needs_weight else None
+        return native.swiglu_backward(torch.mm(grad_TO, weight_OF), gate_up_TF2), grad_weight
+
+
+def swiglu_linear(gate_up_TF2: Tensor, weight_OF: Tensor) -> Tensor:
+    """``linear(swiglu(gate_up))``: [T, 2F] -> [T, O], keeping only ``gate_up`` for the backward pass."""
+    if native.handles(gate_up_TF2) and torch.is_grad_enabled():
+        return _SwigluLinear.apply(gate_up_TF2, weight_OF)
+    return linear(swiglu(gate_up_TF2), weight_OF)

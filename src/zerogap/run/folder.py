@@ -1,0 +1,79 @@
+"""A run's folder: where everything is, and whether what is there belongs to this recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from zerogap.config import RunConfig
+from zerogap.errors import CheckpointError
+from zerogap.run.checkpoint import list_checkpoints
+from zerogap.run.environment import describe_environment
+
+_MAY_CHANGE = ("run.dir", "run.steps", "run.checkpoint_every", "run.keep_checkpoints", "obs.", "engine.")
+"""Keys that change no token and no gradient of the steps already done; ``run.steps`` only with a constant schedule."""
+
+
+class RunFolder:
+    """Paths of one run. Append-only, apart from old checkpoints."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.events = path / "events.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+        self.export = path / "export"
+
+    def rollouts(self, step: int) -> Path:
+        """Where the rollouts of a step are."""
+        return self.path / "rollouts" / f"step_{step:06d}"
+
+    def latest_checkpoint(self) -> Path | None:
+        """The newest complete checkpoint."""
+        found = list_checkpoints(self.checkpoints)
+        return found[-1] if found else None
+
+    def open(self, config: RunConfig) -> None:
+        """Create the folder, or check that it holds a run of this recipe; write config and environment.
+
+        Raises:
+            CheckpointError: another recipe's run is there; the message lists the keys that differ.
+        """
+        wanted = config.model_dump(mode="json")
+        if self.latest_checkpoint() is not None and self.config.exists():
+            self._check_same(json.loads(self.config.read_text(encoding="utf-8")), wanted)
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write_json(self.config, wanted)
+        _write_json(self.environment, describe_environment())
+
+    def _check_same(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+        before, now = _flatten(found), _flatten(wanted)
+        differ = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+        is_constant = wanted["train"]["schedule"] == "constant"
+        blocked = [
+            f"{k}: {before.get(k)!r} then, {now.get(k)!r} now"
+            for k in differ
+            if not k.startswith(_MAY_CHANGE) or (k == "run.steps" and not is_constant)
+        ]
+        if blocked:
+            msg = f"{self.path} holds a run of another recipe ({'; '.join(blocked)}), so its checkpoint cannot be continued; set another run.dir, or delete the folder"
+            raise CheckpointError(msg)
+
+
+def _flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict) and value:
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _write_json(path: Path, content: object) -> None:
+    # Renamed into place: a kill while writing must not leave half a config behind.
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)

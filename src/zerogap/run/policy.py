@@ -1,0 +1,120 @@
+"""The policy: one model with its tokenizer, and the two things that use it, built around the same storage."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerogap.config.engine import EngineConfig
+from zerogap.config.env import read_environment
+from zerogap.config.model import ModelInit, ModelSection
+from zerogap.data import Tokenizer, byte_tokenizer, write_tokenizer_files
+from zerogap.engine import Engine
+from zerogap.errors import ModelError
+from zerogap.kernels import PAGE_SIZE, VOCAB_CHUNK, RowProbe, ensure_row_invariance
+from zerogap.models import CausalLM, ModelConfig, load_model, resolve_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A model and its tokenizer. Engine and trainer hold the same ``model``: nothing is ever copied."""
+
+    model: CausalLM
+    tokenizer: Tokenizer
+    eos_token_ids: tuple[int, ...]
+    """Every id that model or tokenizer declare as the end of a turn."""
+
+    @property
+    def vocab_limit(self) -> int:
+        """Ids at or past it mean nothing to the tokenizer and are never drawn nor scored."""
+        return min(self.tokenizer.vocab_size, self.model.config.vocab_size)
+
+    def probe(self) -> RowProbe:
+        """Make GEMM rows keep their bits on this model's own shapes, and say whether they do."""
+        config = self.model.config
+        heads = config.num_heads + 2 * config.num_kv_heads
+        hidden, attended = config.hidden_size, config.num_heads * config.head_dim
+        return ensure_row_invariance(
+            [
+                (hidden, heads * config.head_dim),
+                (attended, hidden),
+                (hidden, 2 * config.intermediate_size),
+                (config.intermediate_size, hidden),
+                (hidden, min(VOCAB_CHUNK, self.vocab_limit)),
+            ]
+        )
+
+    def engine(self, limits: EngineConfig, *, seed: int = 0, weight_version: int = 0) -> Engine:
+        """An engine on this model."""
+        return Engine(
+            self.model,
+            kv_cache_tokens=kv_cache_tokens(self.model.config, limits),
+            max_running=limits.max_running,
+            max_scheduled_tokens=limits.max_scheduled_tokens,
+            prefix_cache=limits.prefix_cache,
+            eos_token_ids=self.eos_token_ids,
+            vocab_limit=self.vocab_limit,
+            detokenizer=self.detokenize,
+            weight_version=weight_version,
+            seed=seed,
+        )
+
+    def detokenize(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of ids, for stop strings, rewards and people."""
+        return self.tokenizer.decode(ids, skip_special)
+
+
+def kv_cache_tokens(config: ModelConfig, limits: EngineConfig) -> int:
+    """Tokens whose keys and values the engine may hold, from the limit in tokens or in GiB."""
+    if limits.kv_cache_tokens is not None:
+        return -(-limits.kv_cache_tokens // PAGE_SIZE) * PAGE_SIZE
+    bytes_per_token = 2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim
+    return int(limits.kv_cache_gib * 2**30 / bytes_per_token) // PAGE_SIZE * PAGE_SIZE
+
+
+def load_policy(section: ModelSection, *, seed: int) -> Policy:
+    """The policy a recipe names: a pretrained one, or random weights that ``seed`` fixes.
+
+    Raises:
+        ModelError, DataError: weights or tokenizer cannot be found or read.
+    """
+    if section.init is not None:
+        return _random_policy(section.init, _named_tokenizer(section.tokenizer or "byte"), seed)
+    loaded = load_model(section.path or "")
+    named = section.tokenizer
+    tokenizer = _named_tokenizer(named) if named else Tokenizer.load(tokenizer_folder(loaded.path))
+    eos = set(loaded.eos_token_ids) | set(tokenizer.eos_token_ids)
+    return Policy(model=loaded.model, tokenizer=tokenizer, eos_token_ids=tuple(sorted(eos)))
+
+
+def _random_policy(init: ModelInit, tokenizer: Tokenizer, seed: int) -> Policy:
+    config = ModelConfig(
+        **init.model_dump(),
+        vocab_size=tokenizer.vocab_size,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_ids=tokenizer.eos_token_ids,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = CausalLM(config).init_weights(seed=seed)
+    return Policy(model=model, tokenizer=tokenizer, eos_token_ids=tokenizer.eos_token_ids)
+
+
+def _named_tokenizer(name: str) -> Tokenizer:
+    if name == "byte":
+        return byte_tokenizer()
+    return Tokenizer.load(tokenizer_folder(resolve_source(name)))
+
+
+def tokenizer_folder(path: Path) -> Path:
+    """The folder with the tokenizer files of a model: the model's own, or one written from a GGUF's metadata."""
+    if path.is_dir():
+        return path
+    if path.suffix != ".gguf":
+        msg = f"{path} is neither a folder nor a .gguf file; a tokenizer is read from one of those"
+        raise ModelError(msg)
+    stat = path.stat()
+    key = hashlib.sha256(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
+    folder = read_environment().cache / "tokenizers" / key
+    if not (folder / "tokenizer.json").exists():
+        write_tokenizer_files(path, folder)
+    return folder

@@ -1,0 +1,93 @@
+"""``report.html``: one file, nothing loaded from elsewhere, readable while the run goes on.
+
+Text from the run (completions, prompts, settings, errors) is hostile until escaped: every template escapes by
+default, and the page's content security policy lets no script run but the one this module put in.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from zerogap.run.folder import RunFolder
+from zerogap.run.report import curves, tokens
+from zerogap.run.report.cards import build_cards, describe_ranking
+from zerogap.run.report.charts import draw_charts
+from zerogap.run.report.data import RunData, changed_settings, flatten, read_run
+from zerogap.run.report.rollouts import rank, read_newest
+from zerogap.run.report.summary import describe_outcome, tiles
+from zerogap.run.report.tables import (
+    environment_rows,
+    exclusion_counts,
+    outcome_counts,
+    setting_rows,
+    step_table,
+)
+
+FILE_NAME = "report.html"
+
+
+def write_report(run_dir: Path, *, decode_token: Callable[[int], str]) -> Path:
+    """Write ``<run_dir>/report.html`` from what the folder holds, and return its path.
+
+    Args:
+        run_dir: a run's folder, finished or not; nothing outside of it is read.
+        decode_token: text of one id, its leading blank and special tokens included. It may raise LookupError
+            or ValueError for an id that the tokenizer does not have.
+
+    Raises:
+        CheckpointError: it is no run's folder, or ``metrics.jsonl`` or ``config.json`` is damaged.
+    """
+    folder = RunFolder(run_dir)
+    run = read_run(folder)
+    notes: list[str] = []
+    ranked = rank(read_newest(run_dir / "rollouts", notes))
+    html = _render(
+        run=run,
+        sentences=describe_outcome(run),
+        tiles=tiles(run),
+        charts=draw_charts(run),
+        outcomes=outcome_counts(run),
+        exclusions=exclusion_counts(run),
+        settings=setting_rows(changed_settings(run.config)),
+        environment_rows=environment_rows(flatten(run.environment)),
+        step_table=step_table(run),
+        card_lists=build_cards(ranked, decode_token),
+        ranking=describe_ranking(ranked) if ranked.steps else "",
+        notes=notes,
+    )
+    return _replace(run_dir / FILE_NAME, html)
+
+
+def _render(*, run: RunData, **parts: object) -> str:
+    templates = Environment(
+        loader=PackageLoader("zerogap.run.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = _asset("hover.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return templates.get_template("report.html").render(
+        run=run,
+        style=_asset("style.css"),
+        script=script,
+        script_digest=digest,
+        plot=curves,
+        legends={"gap": tokens.GAP_LEGEND, "chance": tokens.CHANCE_LEGEND},
+        **parts,
+    )
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
+def _replace(path: Path, html: str) -> Path:
+    # Lone surrogates in a recipe's text have no UTF-8; a browser shows the reference as a replacement character.
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(html.encode("utf-8", errors="xmlcharrefreplace"))
+    return partial.replace(path)

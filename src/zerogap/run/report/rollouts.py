@@ -1,0 +1,108 @@
+"""Rollouts kept in a run's folder: the newest ones, and which of them to show."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from zerogap.errors import ZerogapError
+from zerogap.rollout.storage import load_rollouts
+from zerogap.types import Sample
+
+TRAINER_FILE, TRAINER_COLUMN = "trainer.safetensors", "old_log_probs"
+NUM_RANKED = 5
+"""How many best, how many worst and how many failed rollouts are shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRollout:
+    """A sample, and what the trainer thought of its tokens."""
+
+    step: int
+    sample: Sample
+    old_log_probs: np.ndarray
+    """float32 [T], the trainer's at the start of the step; NaN where nothing trained or nothing was kept."""
+
+    @property
+    def gap(self) -> np.ndarray:
+        """float64 [T]: |trainer's - engine's log-prob|; NaN where one of them is missing. 0 only if equal bit for bit."""
+        ours, theirs = self.old_log_probs.astype(np.float64), self.sample.rollout_log_probs
+        return np.abs(ours - theirs)
+
+
+@dataclass(frozen=True)
+class RankedRollouts:
+    """Disjoint; a rollout without a reward is never ranked."""
+
+    best: list[KeptRollout]
+    worst: list[KeptRollout]
+    """Lowest reward first."""
+    failed: list[KeptRollout]
+    """Of the newest kept step first."""
+    num_scored: int
+    """Rollouts that were ranked."""
+    steps: list[int]
+    """Steps they come from."""
+
+
+def read_newest(folder: Path, notes: list[str]) -> list[KeptRollout]:
+    """Rollouts of the last kept step, and of as many before it as give enough to rank.
+
+    Args:
+        folder: the run's ``rollouts``; may be absent.
+        notes: gets a sentence for each step that cannot be read; a kill may leave one behind.
+    """
+    kept: list[KeptRollout] = []
+    for step_folder in sorted(folder.glob("step_*"), reverse=True):
+        try:
+            kept += _read_step(step_folder, notes)
+        except (ZerogapError, SafetensorError, OSError, ValueError, KeyError) as error:
+            notes.append(f"rollouts/{step_folder.name} is left out: it cannot be read ({error}).")
+        if sum(rollout.sample.reward is not None for rollout in kept) >= 2 * NUM_RANKED:
+            break
+    return kept
+
+
+def rank(rollouts: Sequence[KeptRollout]) -> RankedRollouts:
+    """The best and the worst by reward; among equal rewards, one of each group before a second of any."""
+    scored = [rollout for rollout in rollouts if rollout.sample.reward is not None]
+    best = _spread(scored, sign=-1)[: min(NUM_RANKED, math.ceil(len(scored) / 2))]
+    others = [rollout for rollout in scored if not any(rollout is one for one in best)]
+    failed = [rollout for rollout in rollouts if not rollout.sample.outcome.is_valid]
+    steps = sorted({rollout.step for rollout in rollouts})
+    worst = _spread(others, sign=1)[:NUM_RANKED]
+    return RankedRollouts(best, worst, failed[:NUM_RANKED], len(scored), steps)
+
+
+def _spread(scored: Sequence[KeptRollout], *, sign: int) -> list[KeptRollout]:
+    seen: dict[tuple[float, int, str], int] = {}
+    keys = []
+    for place, rollout in enumerate(scored):
+        reward = sign * (rollout.sample.reward or 0.0)
+        same = (reward, rollout.step, rollout.sample.group_id)
+        seen[same] = seen.get(same, 0) + 1
+        keys.append((reward, seen[same], place))
+    return [scored[place] for _, _, place in sorted(keys)]
+
+
+def _read_step(folder: Path, notes: list[str]) -> list[KeptRollout]:
+    step = int(folder.name.removeprefix("step_"))
+    samples = load_rollouts(folder)
+    path = folder / TRAINER_FILE
+    if not path.exists():
+        notes.append(f"rollouts/{folder.name} has no {TRAINER_FILE}: its tokens show no gap.")
+        return [
+            KeptRollout(step, sample, np.full(len(sample), np.nan, np.float32))
+            for sample in samples
+        ]
+    flat = load_file(path)[TRAINER_COLUMN]
+    ends = np.cumsum([len(sample) for sample in samples])
+    if len(samples) and flat.shape != (ends[-1],):
+        msg = f"{TRAINER_FILE} has log-probs of shape {flat.shape} for {ends[-1]} tokens"
+        raise ValueError(msg)
+    columns = np.split(flat, ends[:-1]) if len(samples) else []
+    return [KeptRollout(step, *pair) for pair in zip(samples, columns, strict=True)]
