@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from zerogap.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from zerogap.engine import StreamedOutput
     from zerogap.types import GenerateOutput, SamplingParams
 
 
@@ -19,14 +20,14 @@ def generate(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     params = _sampling_params(arguments)
     from zerogap import run
 
-    # Cumulative outputs, in any order; an output's rid is the number of its prompt, from 0.
-    outputs = run.generate_text(
+    # Completions as they grow, those of several prompts intermixed; rid is the number of the prompt, from 0.
+    streamed = run.generate_text(
         arguments.model, prompts, params, system=arguments.system, is_raw=arguments.raw
     )
     is_single = len(prompts) * params.n == 1
-    finished = [_print_growing(outputs)] if is_single else _print_finished(outputs)
-    if not arguments.quiet:
-        print("; ".join(map(_ending, finished)), file=sys.stderr)
+    for output in _print_growing(streamed) if is_single else _print_finished(streamed):
+        if not arguments.quiet:
+            print(_ending(output), file=sys.stderr)
     return 0
 
 
@@ -52,25 +53,25 @@ def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
     )
 
 
-def _print_growing(outputs: Iterable[GenerateOutput]) -> GenerateOutput:
-    """Print what each output adds to the text so far; returns the last one."""
+def _print_growing(streamed: Iterable[StreamedOutput]) -> Iterator[GenerateOutput]:
+    """Print what each step adds to the one text; gives the finished output."""
     shown = ""
-    for output in outputs:
-        text = output.text or ""
-        print(text[len(shown) :], end="", flush=True)
-        shown = text
-    print()
-    return output
+    for step in streamed:
+        text = step.output.text if step.output else step.text
+        print((text or "")[len(shown) :], end="", flush=True)
+        shown = text or ""
+        if step.output:
+            print(flush=True)
+            yield step.output
 
 
-def _print_finished(outputs: Iterable[GenerateOutput]) -> list[GenerateOutput]:
-    """Print whole completions under a heading each, by prompt and then by number; returns them."""
-    newest = {(int(output.rid), output.index): output for output in outputs}
-    finished = [newest[key] for key in sorted(newest)]
-    for output in finished:
-        print(f"--- prompt {int(output.rid) + 1}, completion {output.index + 1}")
-        print(output.text)
-    return finished
+def _print_finished(streamed: Iterable[StreamedOutput]) -> Iterator[GenerateOutput]:
+    """Print each completion once it is whole, under a heading; gives the finished outputs."""
+    for step in streamed:
+        if step.output:
+            print(f"--- prompt {int(step.rid) + 1}, completion {step.index + 1}")
+            print(step.output.text, flush=True)
+            yield step.output
 
 
 def _ending(output: GenerateOutput) -> str:

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,19 +37,24 @@ def recipe(tmp_path):
     return str(path)
 
 
-def _output(rid, index, text, *, kind="stop"):
+def _step(rid, index, text, *, ended=None):
+    """A completion so far: what the engine's stream gives."""
     ids = np.arange(len(text), dtype=np.int32)
-    return GenerateOutput(
+    log_probs = -ids.astype(np.float32)
+    output = GenerateOutput(
         rid=rid,
         index=index,
         prompt_ids=ids[:0],
         output_ids=ids,
-        output_log_probs=-ids.astype(np.float32),
-        kept_log_mass=np.zeros(len(ids), np.float32),
-        finish_reason=FinishReason(kind),
+        output_log_probs=log_probs,
+        kept_log_mass=log_probs,
+        finish_reason=FinishReason(ended or "stop"),
         weight_versions=(),
         seed=11,
         text=text,
+    )
+    return SimpleNamespace(
+        rid=rid, index=index, output_ids=ids, text=text, output=output if ended else None
     )
 
 
@@ -96,7 +102,7 @@ def test_an_interrupt_says_how_to_go_on(fake_run, recipe, capsys):
 
 def test_generate_prints_one_completion_while_it_grows(fake_run, capsys):
     fake_run.results["generate_text"] = iter(
-        [_output("0", 0, "4"), _output("0", 0, "42", kind="length")]
+        [_step("0", 0, ""), _step("0", 0, "4"), _step("0", 0, "42", ended="length")]
     )
     given = [
         "--prompt",
@@ -120,28 +126,24 @@ def test_generate_prints_one_completion_while_it_grows(fake_run, capsys):
     assert kwargs == {"system": "s", "is_raw": False}
 
 
-def test_generate_prints_several_completions_in_order(fake_run, capsys):
-    outputs = [
-        _output("1", 0, "c"),
-        _output("0", 1, "b"),
-        _output("0", 0, ""),
-        _output("0", 0, "a"),
-    ]
-    fake_run.results["generate_text"] = iter(outputs)
+def test_generate_prints_several_completions_as_they_end(fake_run, capsys):
+    fake_run.results["generate_text"] = iter(
+        [_step("1", 0, "c"), _step("0", 1, "b", ended="stop"), _step("1", 0, "cd", ended="length")]
+    )
     assert main(["generate", "m", "--prompt", "p", "--prompt", "q", "--n", "2", "--quiet"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "--- prompt 1, completion 1",
-        "a",
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.splitlines() == [
         "--- prompt 1, completion 2",
         "b",
         "--- prompt 2, completion 1",
-        "c",
+        "cd",
     ]
 
 
 def test_generate_reads_a_prompt_from_standard_input(fake_run, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
-    fake_run.results["generate_text"] = iter([_output("0", 0, "x")])
+    fake_run.results["generate_text"] = iter([_step("0", 0, "x", ended="stop")])
     assert main(["generate", "m"]) == 0
     assert fake_run.calls[0][1][1] == ["from a pipe"]
 
