@@ -1,0 +1,12 @@
+"""From samples and advantages to new weights: packing, forward and backward over micro-batches, AdamW.
+
+In: scored samples and one advantage each. Out: the model's weights changed in place, and what the step measured,
+the gap to the engine included. How samples are packed, split and shared changes speed and memory, never the
+gradient. It never samples, scores rewards or decides advantages.
+"""
+
+from zerogap.train.metrics import TrainMetrics, TrainProgress
+from zerogap.train.packing import MicroBatch, pack
+from zerogap.train.trainer import Trainer
+
+__all__ = ["MicroBatch", "TrainMetrics", "TrainProgress", "Trainer", "pack"]

@@ -1,0 +1,59 @@
+"""What a step reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from zerogap.algorithms import Exclusion, GapStatistics, PolicyStatistics
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """One micro-batch is done."""
+
+    phase: Literal["old", "reference", "update"]
+    """old: log-probs before the first update; reference: of the frozen model; update: the loss."""
+    rows_done: int
+    """Rows computed so far in this step, in all phases."""
+    rows_total: int
+
+
+@dataclass(frozen=True)
+class TrainMetrics:
+    """One step. Statistics are over all trained tokens, each at the update it took part in."""
+
+    loss: float
+    """Mean over updates."""
+    grad_norm: float
+    """Global 2-norm before clipping, largest of the updates."""
+    learning_rate: float
+    policy: PolicyStatistics
+    """Against the start of the step."""
+    gap: GapStatistics
+    """Trainer at the start of the step against the engine at sampling time."""
+    kl_to_rollout: float
+    """k3 of each token at its update against the engine at sampling time: estimates KL(engine || current), nats."""
+    kl_to_reference: float | None
+    """Mean KL estimate a token, nats; None without a reference."""
+    num_updates: int
+    num_samples: int
+    """Samples that trained."""
+    excluded: Mapping[Exclusion, int]
+    """Samples that did not, by reason."""
+    num_loss_tokens: int
+    num_micro_batches: int
+    """In the updates; other phases use the same ones."""
+    num_rows: int
+    """Token rows of these micro-batches. Packing adds no padding rows."""
+    num_rows_without_gradient: int
+    """Rows among them that needed no backward pass, since their groups' advantages are 0."""
+    num_rows_saved: int
+    """Rows that sharing prompts left out."""
+    micro_batch_fill: float
+    """num_rows / (num_micro_batches * micro_batch_tokens); above 1 only where single samples exceed the budget."""
+    seconds: Mapping[str, float]
+    """Wall time by part: pack, old, reference, forward, backward, optimizer."""
+    old_log_probs: tuple[np.ndarray, ...]
+    """float32 [T] for each sample given, aligned with its tokens; NaN where nothing trained."""

@@ -1,0 +1,126 @@
+"""AdamW over a model's parameters, with gradient buffers that are reused and a state that is plain tensors.
+
+Owns the ``.grad`` of every parameter (fp32, zeroed in place, never freed) and both moments (fp32, updated in
+place). Writes the parameters in place, so an engine that shares their storage has the new weights at once.
+
+AdamW: https://arxiv.org/abs/1711.05101. Matrices decay; norms and biases (one dimension) do not.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from zerogap.errors import CheckpointError, NumericsError
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_NORM_BLOCK = 256
+
+
+class Optimizer:
+    """AdamW with global-norm clipping that refuses a gradient that is not finite."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        max_grad_norm: float,
+    ) -> None:
+        self._parameters = dict(model.named_parameters())
+        self._max_grad_norm = max_grad_norm
+        self._num_updates = 0
+        matrices = [p for p in self._parameters.values() if p.dim() > 1]
+        vectors = [p for p in self._parameters.values() if p.dim() <= 1]
+        groups = [
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        self._adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=0.0, betas=betas, eps=eps, fused=True
+        )
+        for parameter in self._parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+            # Here and not at the first update, so that the state has all its entries at any time.
+            moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
+            self._adamw.state[parameter] = {"step": torch.zeros(()), **moments}
+
+    def zero_grad(self) -> None:
+        """Zero the gradient buffers in place."""
+        self._adamw.zero_grad(set_to_none=False)
+
+    def update(self, learning_rate: float) -> float:
+        """Clip and apply the accumulated gradient; returns its norm before clipping.
+
+        Raises:
+            NumericsError: the gradient is not finite. No parameter and no moment has changed.
+        """
+        norm = self._grad_norm()
+        if norm > self._max_grad_norm:
+            for gradient in self._gradients().values():
+                gradient.mul_(self._max_grad_norm / norm)
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+        self._num_updates += 1
+        return norm
+
+    def _gradients(self) -> dict[str, Tensor]:
+        lost = [name for name, parameter in self._parameters.items() if parameter.grad is None]
+        assert not lost, (
+            f"the gradient buffers of {lost} are gone: only the optimizer may clear .grad"
+        )
+        return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+
+    def _grad_norm(self) -> float:
+        squares = {name: _sum_of_squares(g) for name, g in self._gradients().items()}
+        if bad := [name for name, square in squares.items() if not square.isfinite()]:
+            msg = (
+                f"the gradient of {bad[0]} (and {len(bad) - 1} more of {len(squares)} parameters) is not finite: "
+                "the update was not applied and the weights are as before; lower train.learning_rate or "
+                "train.max_grad_norm, and look at the records of this step"
+            )
+            raise NumericsError(msg)
+        return float(torch.stack(list(squares.values())).sum().sqrt())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Moments of each parameter and the number of updates. Views: copy or write them before the next update."""
+        state = {"num_updates": torch.tensor(self._num_updates)}
+        for name, parameter in self._parameters.items():
+            for moment in _MOMENTS:
+                state[f"{moment}.{name}"] = self._adamw.state[parameter][moment]
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copy a state into the present buffers.
+
+        Raises:
+            CheckpointError: entries are missing, surplus or of another shape. Nothing has changed.
+        """
+        mine = self.state_dict()
+        wrong = sorted(mine.keys() ^ state.keys())
+        wrong += [
+            name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape
+        ]
+        if wrong:
+            msg = f"the optimizer state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model that wrote it"
+            raise CheckpointError(msg)
+        self._num_updates = int(state["num_updates"])
+        for name, parameter in self._parameters.items():
+            own = self._adamw.state[parameter]
+            own["step"].fill_(self._num_updates)
+            for moment in _MOMENTS:
+                own[moment].copy_(state[f"{moment}.{name}"])
+
+
+def _sum_of_squares(x: Tensor) -> Tensor:
+    """Sum of squares as float64: fp32 within short blocks, float64 over blocks.
+
+    fp32 throughout is wrong by 3e-4 for 28 M elements; float64 throughout takes 20 times as long and a copy.
+    """
+    flat = x.detach().view(-1)
+    whole = len(flat) - len(flat) % _NORM_BLOCK
+    norms = torch.linalg.vector_norm(flat[:whole].view(-1, _NORM_BLOCK), dim=1)
+    return norms.double().square().sum() + flat[whole:].double().square().sum()

@@ -1,0 +1,241 @@
+"""One GRPO step on one model: samples and advantages in, updated weights out.
+
+``Trainer.step`` reads as the algorithm: decide everything that depends on the whole batch, compute what must be
+known before the weights move, then for each update accumulate the gradient of every micro-batch and apply it.
+
+The model may be shared with an engine and is written in place, by the trainer only and only inside ``step``. When
+``step`` raises before its first update the weights are as they were; the messages say so.
+
+``old_log_probs`` of the first update are the detached log-probs of its own forward pass: no weight has changed and
+the kernels do not depend on the batch, so a pass of their own would give the same bits. Later updates of the same
+step do need one, made before the first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zerogap.config.loss import LossConfig
+from zerogap.config.train import TrainConfig
+from zerogap.errors import CheckpointError, ConfigError
+from zerogap.models import CausalLM
+from zerogap.obs import Spans
+from zerogap.train.forward import score_micro_batch, scores
+from zerogap.train.metrics import TrainMetrics, TrainProgress
+from zerogap.train.objective import micro_batch_loss
+from zerogap.train.optimizer import Optimizer
+from zerogap.train.packing import MicroBatch, pack
+from zerogap.train.plan import StepPlan, UpdatePlan, check_ids, plan_step
+from zerogap.train.schedule import learning_rate_at
+from zerogap.train.step_state import StepState
+from zerogap.train.token_index import TokenIndex
+from zerogap.types import Sample
+
+_OPTIMIZER = "optimizer."
+
+
+class Trainer:
+    """Owns the optimizer and its state; trains ``model`` in place."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        config: TrainConfig,
+        loss: LossConfig,
+        *,
+        total_steps: int,
+        vocab_limit: int,
+        reference: CausalLM | None = None,
+    ) -> None:
+        """A trainer at step 0.
+
+        Args:
+            model: fp32, its weights loaded.
+            config: optimizer and packing.
+            loss: objective.
+            total_steps: steps of the run, for the schedule.
+            vocab_limit: ids at or past it do not exist (the tokenizer's size, where the head is padded).
+            reference: frozen model of the KL penalty; given exactly when its kind is not "none".
+        """
+        if (reference is None) != (loss.kl.kind == "none"):
+            given = "no reference model" if reference is None else "a reference model"
+            msg = f"loss.kl.kind = {loss.kl.kind!r} with {given}: the KL penalty needs a frozen reference and nothing else uses one; give both or neither"
+            raise ConfigError(msg)
+        self._model, self._reference = model, reference
+        self._config, self._loss = config, loss
+        self._total_steps, self._vocab_limit = total_steps, vocab_limit
+        self._num_steps = 0
+        self._optimizer = Optimizer(
+            model,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            max_grad_norm=config.max_grad_norm,
+        )
+
+    def step(
+        self,
+        samples: Sequence[Sample],
+        advantages: Sequence[float],
+        *,
+        on_progress: Callable[[TrainProgress], None] | None = None,
+    ) -> TrainMetrics:
+        """Train once on ``samples``.
+
+        Args:
+            samples: any order; invalid outcomes and samples without loss tokens are left out and counted.
+            advantages: one a sample, for all its tokens; NaN for those that are left out.
+            on_progress: called after each micro-batch.
+
+        Raises:
+            DataError: no sample trains, or one cannot be scored.
+            NumericsError: a log-prob or the gradient is not finite; names the record or the parameter.
+        """
+        spans = Spans()
+        with spans.span("pack"):
+            plan = plan_step(
+                samples,
+                advantages,
+                config=self._config,
+                loss=self._loss,
+                vocab_limit=self._vocab_limit,
+            )
+        step = StepState(
+            samples,
+            advantages,
+            plan,
+            spans=spans,
+            rows_total=self._rows_to_compute(plan),
+            on_progress=on_progress,
+        )
+        self._score_before_updates(step)
+        learning_rate = self._learning_rate()
+        losses, grad_norms = [], []
+        for update in plan.updates:
+            losses.append(self._accumulate(step, update))
+            with spans.span("optimizer"):
+                grad_norms.append(self._optimizer.update(learning_rate))
+        self._num_steps += 1
+        return step.metrics(
+            losses=losses,
+            grad_norms=grad_norms,
+            learning_rate=learning_rate,
+            max_rows=self._config.micro_batch_tokens,
+        )
+
+    def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        """Log-probs of every token that was sampled, whatever its outcome, at the sample's temperature.
+
+        Returns:
+            float32 [T] for each sample, NaN where the policy did not sample. No weight or gradient changes.
+        """
+        for sample in samples:
+            check_ids(sample, self._vocab_limit)
+        batches = pack(
+            samples,
+            [sample.weight_version >= 0 for sample in samples],
+            max_rows=self._config.micro_batch_tokens,
+            share_prompts=self._config.share_prompts,
+        )
+        index = TokenIndex(samples)
+        log_probs_S = index.new_column()
+        for batch, log_probs_R in scores(
+            self._model, batches, samples, vocab_limit=self._vocab_limit
+        ):
+            log_probs_S[index.slots(batch)] = log_probs_R
+        return index.split(log_probs_S)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything but the weights that the next step depends on, as plain tensors.
+
+        Moments are views: write or copy them before the next step.
+        """
+        optimizer = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
+        return {
+            "num_steps": torch.tensor(self._num_steps),
+            "torch_rng_state": torch.get_rng_state(),
+            **optimizer,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a ``state_dict``; the model's weights are loaded separately.
+
+        Raises:
+            CheckpointError: the state belongs to another model, or is none.
+        """
+        if missing := {"num_steps", "torch_rng_state"} - state.keys():
+            msg = f"the trainer state lacks {sorted(missing)}: it is incomplete or not a trainer's; resume from another checkpoint"
+            raise CheckpointError(msg)
+        self._optimizer.load_state_dict(
+            {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
+        )
+        self._num_steps = int(state["num_steps"])
+        torch.set_rng_state(state["torch_rng_state"])
+
+    def _learning_rate(self) -> float:
+        return learning_rate_at(
+            self._num_steps,
+            peak=self._config.learning_rate,
+            schedule=self._config.schedule,
+            warmup_steps=self._config.warmup_steps,
+            total_steps=self._total_steps,
+        )
+
+    def _rows_to_compute(self, plan: StepPlan) -> int:
+        rows = [sum(batch.num_rows for batch in update.micro_batches) for update in plan.updates]
+        return sum(rows) * (1 if self._reference is None else 2) + sum(rows[1:])
+
+    def _score_before_updates(self, step: StepState) -> None:
+        """Old log-probs for all updates but the first, and reference log-probs for all."""
+        updates = step.plan.updates
+        with step.spans.span("old"):
+            batches = [batch for update in updates[1:] for batch in update.micro_batches]
+            for batch, log_probs_R in scores(
+                self._model, batches, step.samples, vocab_limit=self._vocab_limit
+            ):
+                step.old_log_probs_S[step.index.slots(batch)] = log_probs_R
+                step.advance("old", batch)
+        if self._reference is None:
+            return
+        with step.spans.span("reference"):
+            batches = [batch for update in updates for batch in update.micro_batches]
+            for batch, log_probs_R in scores(
+                self._reference, batches, step.samples, vocab_limit=self._vocab_limit
+            ):
+                step.ref_log_probs_S[step.index.slots(batch)] = log_probs_R
+                step.advance("reference", batch)
+
+    def _accumulate(self, step: StepState, update: UpdatePlan) -> float:
+        """The update's loss; its gradient is in the buffers afterwards."""
+        self._optimizer.zero_grad()
+        total = 0.0
+        for batch in update.watching:
+            with torch.no_grad():
+                total += self._forward(step, update, batch).item()
+            step.advance("update", batch)
+        for batch in update.learning:
+            loss = self._forward(step, update, batch)
+            with step.spans.span("backward"):
+                loss.backward()
+            total += loss.item()
+            step.advance("update", batch)
+        return total
+
+    def _forward(self, step: StepState, update: UpdatePlan, batch: MicroBatch) -> Tensor:
+        with step.spans.span("forward"):
+            log_probs_R, entropy_R = score_micro_batch(
+                self._model,
+                batch,
+                step.samples,
+                vocab_limit=self._vocab_limit,
+                recompute=self._config.recompute,
+            )
+        slots_R = step.index.slots(batch)
+        step.log_probs_S[slots_R] = log_probs_R.detach().numpy()
+        step.entropy_S[slots_R] = entropy_R.numpy()
+        if update is step.plan.updates[0]:
+            step.old_log_probs_S[slots_R] = step.log_probs_S[slots_R]
+        denominator_R = torch.from_numpy(update.denominator_B[batch.sample_R])
+        return micro_batch_loss(log_probs_R, step, batch, denominator_R, self._loss)

@@ -1,0 +1,64 @@
+"""Samples for tests of packing and training, within the vocabulary of ``tiny_models``."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerogap.types import Outcome, Sample, Source
+
+VOCAB = 97
+
+
+def make_sample(
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    *,
+    group_id: str = "g0",
+    index: int = 0,
+    temperature: float = 1.0,
+    outcome: Outcome = Outcome.COMPLETED,
+    loss_mask: Sequence[bool] | None = None,
+    rollout_log_probs: Sequence[float] | None = None,
+) -> Sample:
+    """One turn: a prompt and a sampled completion whose log-probs are -1 unless given."""
+    num_prompt, num_out = len(prompt), len(completion)
+    log_probs = np.full(num_out, -1.0) if rollout_log_probs is None else rollout_log_probs
+    trains = np.ones(num_out, bool) if loss_mask is None else np.array(loss_mask, bool)
+    return Sample(
+        token_ids=np.array([*prompt, *completion]),
+        source=np.repeat([Source.PROMPT, Source.POLICY], [num_prompt, num_out]),
+        loss_mask=np.concatenate([np.zeros(num_prompt, bool), trains]),
+        rollout_log_probs=np.concatenate([np.full(num_prompt, np.nan), log_probs]),
+        kept_log_mass=np.zeros(num_prompt + num_out),
+        weight_version=np.repeat([-1, 0], [num_prompt, num_out]),
+        group_id=group_id,
+        rollout_id=f"{group_id}/{index}",
+        temperature=temperature,
+        outcome=outcome,
+    )
+
+
+def make_groups(
+    num_groups: int = 3, group_size: int = 4, *, seed: int = 0, temperature: float = 1.0
+) -> list[Sample]:
+    """Groups of one prompt each (3 to 30 tokens) with completions of 1 to 25 tokens, some with gaps in the mask."""
+    rng = np.random.default_rng(seed)
+    samples = []
+    for g in range(num_groups):
+        prompt = rng.integers(0, VOCAB, rng.integers(3, 31))
+        for i in range(group_size):
+            length = rng.integers(1, 26)
+            mask = rng.random(length) < 0.9
+            mask[rng.integers(0, length)] = True
+            samples.append(
+                make_sample(
+                    prompt, rng.integers(0, VOCAB, length), group_id=f"g{g}", index=i,
+                    temperature=temperature, loss_mask=mask,
+                )
+            )  # fmt: skip
+    return samples
+
+
+def advantages_of(samples: Sequence[Sample], *, seed: int = 0) -> list[float]:
+    """Some number for each."""
+    return np.random.default_rng(seed).normal(size=len(samples)).tolist()

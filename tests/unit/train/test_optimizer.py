@@ -1,0 +1,142 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers.planted_fault import assert_notices
+from helpers.tolerance import EXACT, FLOAT64_REFERENCE
+from torch import nn
+
+from zerogap.errors import CheckpointError, NumericsError
+from zerogap.train.optimizer import Optimizer
+
+LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.95), 1e-8, 0.1
+
+
+class Toy(nn.Module):
+    """A matrix, longer than one block of the norm, and a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(70, 60))
+        self.bias = nn.Parameter(torch.randn(60))
+
+
+def build(model, *, max_grad_norm=1e9, decay=DECAY):
+    return Optimizer(model, betas=BETAS, eps=EPS, weight_decay=decay, max_grad_norm=max_grad_norm)
+
+
+def fill(model, seed, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+
+
+def loop_adamw(start, gradients, decay):
+    """AdamW in float64 (arXiv 1711.05101, algorithm 2), one step after the other."""
+    p, m, v = start.double(), 0.0, 0.0
+    for t, gradient in enumerate(gradients, start=1):
+        g = gradient.double()
+        m = BETAS[0] * m + (1 - BETAS[0]) * g
+        v = BETAS[1] * v + (1 - BETAS[1]) * g * g
+        step = (m / (1 - BETAS[0] ** t)) / ((v / (1 - BETAS[1] ** t)).sqrt() + EPS)
+        p = p - LR * decay * p - LR * step
+    return p
+
+
+def test_updates_match_a_float64_loop_and_vectors_do_not_decay():
+    model = Toy()
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer, gradients = build(model), {"weight": [], "bias": []}
+    for step in range(4):
+        optimizer.zero_grad()
+        fill(model, step)
+        for name, parameter in model.named_parameters():
+            gradients[name].append(parameter.grad.clone())
+        optimizer.update(LR)
+    FLOAT64_REFERENCE.check(model.weight, loop_adamw(start["weight"], gradients["weight"], DECAY))
+    FLOAT64_REFERENCE.check(model.bias, loop_adamw(start["bias"], gradients["bias"], 0.0))
+    wrong = loop_adamw(start["bias"], gradients["bias"], DECAY)
+    assert_notices("biases decay", lambda: FLOAT64_REFERENCE.check(model.bias, wrong))
+
+
+def test_a_long_gradient_is_scaled_to_the_limit_and_a_short_one_is_left_alone():
+    model = Toy()
+    optimizer = build(model, max_grad_norm=0.5)
+    fill(model, 0)
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+    norm = optimizer.update(0.0)
+    FLOAT64_REFERENCE.check(norm, float(flat.norm()))
+    clipped = torch.cat([p.grad.flatten() for p in model.parameters()])
+    FLOAT64_REFERENCE.check(clipped, flat * (0.5 / flat.norm()))
+    fill(model, 0, scale=1e-6)
+    before = [p.grad.clone() for p in model.parameters()]
+    optimizer.update(0.0)
+    EXACT.check([p.grad for p in model.parameters()], before)
+
+
+def test_the_norm_of_millions_of_elements_is_right_to_1e6():
+    # fp32 accumulation is off by 3e-4 here.
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.zeros(3000, 1001))
+    optimizer = build(model)
+    model.weight.grad.fill_(0.1)
+    norm, tenth = optimizer.update(0.0), float(np.float32(0.1))
+    FLOAT64_REFERENCE.check(norm, tenth * math.sqrt(3000 * 1001))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(value):
+    model = Toy()
+    optimizer = build(model)
+    fill(model, 0)
+    optimizer.update(LR)
+    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+    state = {n: t.clone() for n, t in optimizer.state_dict().items()}
+    model.weight.grad[3, 4] = value
+    with pytest.raises(NumericsError, match=r"gradient of weight .* weights are as before"):
+        optimizer.update(LR)
+    EXACT.check(dict(model.named_parameters()), weights)
+    EXACT.check(optimizer.state_dict(), state)
+
+
+def test_gradient_buffers_and_moments_are_reused():
+    model = Toy()
+    optimizer = build(model)
+
+    def addresses():
+        tensors = [p.grad for p in model.parameters()] + list(optimizer.state_dict().values())[1:]
+        return [tensor.data_ptr() for tensor in tensors]
+
+    before = addresses()
+    for step in range(2):
+        optimizer.zero_grad()
+        EXACT.check(model.bias.grad, torch.zeros(60))
+        (model.weight.sum() * (step + 1.0) + model.bias.sum()).backward()
+        optimizer.update(LR)
+    assert addresses() == before
+
+
+def test_a_restored_optimizer_goes_on_bit_for_bit():
+    models = [Toy(), Toy()]
+    models[1].load_state_dict(models[0].state_dict())
+    first, second = build(models[0]), build(models[1])
+    fill(models[0], 0)
+    first.update(LR)
+    models[1].load_state_dict(models[0].state_dict())
+    second.load_state_dict({name: t.clone() for name, t in first.state_dict().items()})
+    for model, optimizer in zip(models, (first, second), strict=True):
+        fill(model, 1)
+        optimizer.update(LR)
+    EXACT.check(dict(models[1].named_parameters()), dict(models[0].named_parameters()))
+    EXACT.check(second.state_dict(), first.state_dict())
+
+
+def test_the_state_of_another_model_is_refused_and_nothing_changes():
+    optimizer = build(Toy())
+    state = {name: t.clone() for name, t in optimizer.state_dict().items()}
+    del state["exp_avg.bias"]
+    state["exp_avg.weight"] = torch.ones(2, 2)
+    with pytest.raises(CheckpointError, match=r"2 entries .* \(first: exp_avg.bias\)"):
+        optimizer.load_state_dict(state)
+    assert not optimizer.state_dict()["exp_avg.weight"].any()
