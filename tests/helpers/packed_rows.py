@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from zerogap.kernels import PackedLayout, build_packed_layout, packed_attention
+from zerogap.kernels import PackedLayout, build_packed_layout, linear, packed_attention
 from zerogap.models import CausalLM
 
 
@@ -46,4 +46,4 @@ class PackedRows:
         """[T, V], differentiable."""
         attention = self.attention(model.config.attention_scale)
         hidden_TD = model(self.token_ids_T, self.positions_T, attention, **options)
-        return hidden_TD @ model.head_weight.t()
+        return linear(hidden_TD, model.head_weight)

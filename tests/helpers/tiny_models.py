@@ -28,9 +28,12 @@ _BASE = ModelConfig(
     max_positions=256,
     eos_token_ids=(2,),
     bos_token_id=1,
-    pad_token_id=0,
 )
-"""The heads together are wider than the model (as in Qwen3), and no size equals another."""
+"""The heads together are wider than the model (as in Qwen3), and no size equals another.
+
+No padding id: transformers gives the embedding of that id no gradient, which is wrong when it equals the
+end-of-sequence id (as in SmolLM2), so ours does not copy it.
+"""
 
 
 def tiny_config(family: str = "llama", **changes) -> ModelConfig:
