@@ -190,7 +190,8 @@ class _PackedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad_TNH: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TNH,) = grads
         q, k, v, out, lse = ctx.saved_tensors
         return (
             *native.packed_attention_backward(grad_TNH, q, k, v, out, lse, ctx.layout, ctx.scale),

@@ -22,7 +22,8 @@ class _NormLinear(torch.autograd.Function):
         return linear_rows(normed_TD, weight_OD, bias_O)
 
     @staticmethod
-    def backward(ctx, grad_TO):  # noqa: ANN001, ANN205
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TO,) = grads
         x_TD, norm_D, weight_OD, rstd_T = ctx.saved_tensors
         needs_weight, needs_bias = ctx.needs_input_grad[2:4]
         normed_TD = native.rms_norm(x_TD, norm_D, ctx.eps)[0] if needs_weight else None
@@ -49,7 +50,8 @@ class _SwigluLinear(torch.autograd.Function):
         return linear_rows(native.swiglu(gate_up_TF2), weight_OF)
 
     @staticmethod
-    def backward(ctx, grad_TO):  # noqa: ANN001, ANN205
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TO,) = grads
         gate_up_TF2, weight_OF = ctx.saved_tensors
         needs_weight = ctx.needs_input_grad[1]
         grad_weight = torch.mm(grad_TO.t(), native.swiglu(gate_up_TF2)) if needs_weight else None

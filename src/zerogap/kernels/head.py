@@ -50,7 +50,8 @@ class _LogProbs(torch.autograd.Function):
         return stats.target_logit - lse, entropy
 
     @staticmethod
-    def backward(ctx, grad_R, _grad_entropy):  # noqa: ANN001, ANN205
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        grad_R, _entropy_has_none = grads
         hidden_RD, weight_VD, target_R, temperature_R, lse_R = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.zeros_like(hidden_RD) if needs_hidden else None

@@ -53,7 +53,8 @@ class _Linear(torch.autograd.Function):
         return linear_rows(x_TI, weight_OI, bias_O)
 
     @staticmethod
-    def backward(ctx, grad_TO: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TO,) = grads
         x_TI, weight_OI = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         grad_x = torch.mm(grad_TO, weight_OI) if needs_x else None

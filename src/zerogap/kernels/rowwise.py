@@ -15,7 +15,8 @@ class _RmsNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad_TD: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TD,) = grads
         return (*native.rms_norm_backward(grad_TD, *ctx.saved_tensors), None)
 
 
@@ -33,7 +34,8 @@ class _Swiglu(torch.autograd.Function):
         return native.swiglu(gate_up_TF2)
 
     @staticmethod
-    def backward(ctx, grad_TF: Tensor) -> Tensor:  # noqa: ANN001
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TF,) = grads
         return native.swiglu_backward(grad_TF, *ctx.saved_tensors)
 
 
@@ -65,9 +67,12 @@ class _QkvRope(torch.autograd.Function):
         return q, k, v
 
     @staticmethod
-    def backward(ctx, grad_q, grad_k, grad_v):  # noqa: ANN001, ANN205
-        grads = native.qkv_rope_backward(grad_q, grad_k, grad_v, *ctx.saved_tensors, ctx.eps)
-        grad_qkv, grad_q_norm, grad_k_norm = grads
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        grad_q, grad_k, grad_v = grads
+        qkv, cos, sin, q_norm, k_norm = ctx.saved_tensors
+        grad_qkv, grad_q_norm, grad_k_norm = native.qkv_rope_backward(
+            grad_q, grad_k, grad_v, qkv, cos, sin, q_norm, k_norm, ctx.eps
+        )
         return grad_qkv, None, None, grad_q_norm, grad_k_norm, None, None, None
 
 

@@ -19,7 +19,8 @@ namespace {
 
 constexpr int S = 16;  // slots a page
 #if defined(__AVX512F__)
-constexpr int QUERIES = 6;  // queries that share a load: 2 pages x 6 or 4 dim blocks x 6 accumulators in 32 registers
+// Queries that share a load: 2 pages x 6 or 4 dim blocks x 6 accumulators fit in 32 registers.
+constexpr int QUERIES = 6;
 #else
 constexpr int QUERIES = 2;
 #endif
@@ -33,7 +34,8 @@ struct Pages {
 
 // s[q][page * S + key] for NQ queries over NP neighbouring pages.
 template <int NQ, int NP>
-void score_tile(const float* const* q, const Pages& k, int64_t page, int64_t H, float scale, float* s, int64_t ld) {
+void score_tile(const float* const* q, const Pages& k, int64_t page, int64_t H, float scale, float* s,
+                int64_t ld) {
   vec acc[NQ][NP];
   const float* kp[NP];
   for (int b = 0; b < NP; ++b) kp[b] = k[page + b];
@@ -53,7 +55,8 @@ void score_tile(const float* const* q, const Pages& k, int64_t page, int64_t H, 
 }
 
 template <int NQ>
-void score_rows(const float* const* q, const Pages& k, int64_t num_pages, int64_t H, float scale, float* s, int64_t ld) {
+void score_rows(const float* const* q, const Pages& k, int64_t num_pages, int64_t H, float scale, float* s,
+                int64_t ld) {
   constexpr int NP = NQ >= 4 ? 2 : 4;
   int64_t page = 0;
   for (; page + NP <= num_pages; page += NP) score_tile<NQ, NP>(q, k, page, H, scale, s, ld);
@@ -62,7 +65,8 @@ void score_rows(const float* const* q, const Pages& k, int64_t num_pages, int64_
 
 // out[q][block of NB*16 dims] += sum over keys [begin, end) of w[q][j] * v[j].
 template <int NQ, int NB>
-void accumulate_tile(const float* w, int64_t ld, const Pages& v, int64_t begin, int64_t end, int64_t H, int64_t dim, float* const* out) {
+void accumulate_tile(const float* w, int64_t ld, const Pages& v, int64_t begin, int64_t end, int64_t H,
+                     int64_t dim, float* const* out) {
   vec acc[NQ][NB];
   for (int a = 0; a < NQ; ++a)
     for (int b = 0; b < NB; ++b) acc[a][b] = load(out[a] + dim + b * W);
@@ -83,7 +87,8 @@ void accumulate_tile(const float* w, int64_t ld, const Pages& v, int64_t begin, 
 }
 
 template <int NQ>
-void accumulate_rows(const float* w, int64_t ld, const Pages& v, int64_t begin, int64_t end, int64_t H, float* const* out) {
+void accumulate_rows(const float* w, int64_t ld, const Pages& v, int64_t begin, int64_t end, int64_t H,
+                     float* const* out) {
   int64_t dim = 0;
   for (; dim + 4 * W <= H; dim += 4 * W) accumulate_tile<NQ, 4>(w, ld, v, begin, end, H, dim, out);
   for (; dim < H; dim += W) accumulate_tile<NQ, 1>(w, ld, v, begin, end, H, dim, out);
@@ -91,7 +96,8 @@ void accumulate_rows(const float* w, int64_t ld, const Pages& v, int64_t begin, 
 
 // page_out[key][dims] += sum over queries of w[q][key] * x[q][dims], for the 16 keys of one page.
 template <int NK, int NB>
-void outer_tile(const float* w, int64_t ld, int64_t key, const float* const* x, int64_t num_queries, int64_t H, int64_t dim, float* page_out) {
+void outer_tile(const float* w, int64_t ld, int64_t key, const float* const* x, int64_t num_queries,
+                int64_t H, int64_t dim, float* page_out) {
   vec acc[NK][NB];
   for (int a = 0; a < NK; ++a)
     for (int b = 0; b < NB; ++b) acc[a][b] = load(page_out + (key + a) * H + dim + b * W);
@@ -107,7 +113,8 @@ void outer_tile(const float* w, int64_t ld, int64_t key, const float* const* x, 
     for (int b = 0; b < NB; ++b) store(page_out + (key + a) * H + dim + b * W, acc[a][b]);
 }
 
-void outer_page(const float* w, int64_t ld, const float* const* x, int64_t num_queries, int64_t H, float* page_out) {
+void outer_page(const float* w, int64_t ld, const float* const* x, int64_t num_queries, int64_t H,
+                float* page_out) {
   for (int64_t key = 0; key < S; key += 4) {
     int64_t dim = 0;
     for (; dim + 4 * W <= H; dim += 4 * W) outer_tile<4, 4>(w, ld, key, x, num_queries, H, dim, page_out);
@@ -115,6 +122,7 @@ void outer_page(const float* w, int64_t ld, const float* const* x, int64_t num_q
   }
 }
 
+// clang-format off
 #define ZG_BY_QUERIES(count, call)      \
   switch (count) {                      \
     case 1: call(1); break;             \
@@ -124,6 +132,7 @@ void outer_page(const float* w, int64_t ld, const float* const* x, int64_t num_q
     case 5: call(5); break;             \
     default: call(6); break;            \
   }
+// clang-format on
 
 // Query vectors of one key/value head: neighbouring rows of one sequence times the heads of the group.
 struct Block {
@@ -133,7 +142,8 @@ struct Block {
   int64_t num_pages() const { return (num_keys() + S - 1) / S; }
 };
 
-void all_scores(const Block& b, const float* const* q, const Pages& k, int64_t H, float scale, float* s, int64_t ld) {
+void all_scores(const Block& b, const float* const* q, const Pages& k, int64_t H, float scale, float* s,
+                int64_t ld) {
   const int64_t n = b.q.size();
   for (int64_t i = 0; i < n; i += QUERIES) {
     const int64_t m = std::min<int64_t>(QUERIES, n - i);
@@ -145,7 +155,8 @@ void all_scores(const Block& b, const float* const* q, const Pages& k, int64_t H
 }
 
 // out += w * v for every query, each over its own keys only, ascending.
-void all_accumulate(const Block& b, const float* w, int64_t ld, const Pages& v, int64_t H, float* const* out) {
+void all_accumulate(const Block& b, const float* w, int64_t ld, const Pages& v, int64_t H,
+                    float* const* out) {
   const int64_t n = b.q.size();
   for (int64_t i = 0; i < n; i += QUERIES) {
     const int64_t m = std::min<int64_t>(QUERIES, n - i);
@@ -178,7 +189,8 @@ float softmax_numerators(float* s, int64_t limit, float* peak_out) {
 }
 
 // Tasks: runs of rows with one sequence and ascending positions, at most `most` rows each.
-std::vector<std::pair<int64_t, int64_t>> row_runs(const int32_t* seq, const int32_t* pos, int64_t T, int64_t most) {
+std::vector<std::pair<int64_t, int64_t>> row_runs(const int32_t* seq, const int32_t* pos, int64_t T,
+                                                  int64_t most) {
   std::vector<std::pair<int64_t, int64_t>> runs;
   for (int64_t t = 0; t < T;) {
     if (pos[t] < 0) {
@@ -197,7 +209,8 @@ struct Shape {
   int64_t N, K, H, group;
 };
 
-void fill_block(Block& b, const float* q, const int32_t* pos, int64_t begin, int64_t end, int64_t head, const Shape& d) {
+void fill_block(Block& b, const float* q, const int32_t* pos, int64_t begin, int64_t end, int64_t head,
+                const Shape& d) {
   b.q.clear(), b.row.clear(), b.limit.clear();
   for (int64_t t = begin; t < end; ++t)
     for (int64_t g = 0; g < d.group; ++g) {
@@ -212,8 +225,8 @@ int64_t padded(int64_t keys) { return (keys + S - 1) / S * S; }
 
 extern "C" {
 
-void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64_t* slot, int64_t n, float* kc,
-                 float* vc, int64_t K, int64_t H) {
+void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64_t* slot, int64_t n,
+                 float* kc, float* vc, int64_t K, int64_t H) {
 #pragma omp parallel for schedule(static)
   for (int64_t i = 0; i < n; ++i) {
     if (slot[i] < 0) continue;
@@ -228,9 +241,9 @@ void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64
 }
 
 // lse: [T, N] or null. out rows of padding (position < 0) are set to 0.
-void zg_paged_attention(const float* q, const float* kc, const float* vc, const int32_t* table, int64_t table_ld,
-                        const int32_t* seq, const int32_t* pos, float* out, float* lse, int64_t T, int64_t N,
-                        int64_t K, int64_t H, float scale) {
+void zg_paged_attention(const float* q, const float* kc, const float* vc, const int32_t* table,
+                        int64_t table_ld, const int32_t* seq, const int32_t* pos, float* out, float* lse,
+                        int64_t T, int64_t N, int64_t K, int64_t H, float scale) {
   const Shape d{N, K, H, N / K};
   const auto runs = row_runs(seq, pos, T, 8);
   const int64_t page_stride = K * H * S;
@@ -272,9 +285,10 @@ void zg_paged_attention(const float* q, const float* kc, const float* vc, const 
   }
 }
 
-// Backward of packed training rows. Pages: k as [H][S] (kt) and as [S][H] (kr); v as [S][H] only through vt [H][S].
+// Backward of packed training rows. Pages: k as [H][S] (kt) and as [S][H] (kr); v as [H][S] only (vt).
 // dk_pages, dv_pages [P, K, S, H] are zeroed by the caller. component[b]: sequences that share pages have one
-// number and are done by one thread, in order, so that no two threads add to a page. delta[t, n] = sum(dout * out).
+// number and are done by one thread, in order, so that no two threads add to a page.
+// delta[t, n] = sum(dout * out).
 void zg_packed_attention_backward(const float* dout, const float* q, const float* delta, const float* lse,
                                   const float* kt, const float* kr, const float* vt, const int32_t* table,
                                   int64_t table_ld, const int32_t* seq, const int32_t* pos,
@@ -338,8 +352,8 @@ void zg_packed_attention_backward(const float* dout, const float* q, const float
 }
 
 // drow[r] = sum of its slots' gradients, slots ascending. row ascends.
-void zg_gather_slots(const float* pages, const int64_t* row, const int64_t* slot, int64_t n, float* drow, int64_t K,
-                     int64_t H) {
+void zg_gather_slots(const float* pages, const int64_t* row, const int64_t* slot, int64_t n, float* drow,
+                     int64_t K, int64_t H) {
 #pragma omp parallel for schedule(static)
   for (int64_t h = 0; h < K; ++h)
     for (int64_t i = 0; i < n; ++i) {

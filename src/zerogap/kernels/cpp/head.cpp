@@ -84,7 +84,9 @@ struct Candidate {
   int32_t id;
 };
 
-inline bool before(const Candidate& a, const Candidate& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
+inline bool before(const Candidate& a, const Candidate& b) {
+  return a.z > b.z || (a.z == b.z && a.id < b.id);
+}
 
 void keep_top_k(std::vector<Candidate>& kept, int64_t k) {
   if (k >= int64_t(kept.size())) return;
@@ -134,9 +136,9 @@ std::vector<Candidate> kept_set(const Row& row, float T, float peak, float lse, 
   }
   if (min_p > 0.0f) {
     const float edge = float(std::log(double(min_p)));
-    kept.erase(std::remove_if(kept.begin(), kept.end(),
-                              [&](const Candidate& c) { return !(c.z - peak >= edge); }),
-               kept.end());
+    kept.erase(
+        std::remove_if(kept.begin(), kept.end(), [&](const Candidate& c) { return !(c.z - peak >= edge); }),
+        kept.end());
   }
   std::sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   return kept;
@@ -213,8 +215,7 @@ extern "C" {
 
 // One chunk [R, n] into the running statistics; target_logit[r] is set where local_target is inside.
 void zg_add_chunk(const float* logits, int64_t R, int64_t n, const float* temperature,
-                  const int64_t* local_target, float* peak, float* mass, float* moment,
-                  float* target_logit) {
+                  const int64_t* local_target, float* peak, float* mass, float* moment, float* target_logit) {
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < R; ++r) {
     const float* row = logits + r * n;
@@ -245,7 +246,7 @@ void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temper
   }
 }
 
-// logits: [chunks][M][CHUNK]; edits change them in place. A row that has no distribution gets token -1 and NaN.
+// logits: [chunks][M][CHUNK]; edits change them in place. A row without a distribution gets token -1 and NaN.
 void zg_sample(float* logits, int64_t R, int64_t M, int64_t V, const float* temperature,
                const uint8_t* greedy, const int32_t* top_k, const float* top_p, const float* min_p,
                const double* uniform, const int64_t* edit_offsets, const int32_t* edit_ids,

@@ -27,8 +27,8 @@ void normalise(const float* x, const float* w, float* y, int64_t n, float rstd) 
 }
 
 // dx of y = x * rstd * w, and dw += dy * x * rstd.
-void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx,
-                        float* dw, int64_t n) {
+void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx, float* dw,
+                        int64_t n) {
   vec acc = set1(0.0f);
   int64_t i = 0;
   for (; i + W <= n; i += W) acc = fma(mul(load(dy + i), load(w + i)), load(x + i), acc);
@@ -71,8 +71,7 @@ void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const
   {
     float* dw = partial_dw + omp_get_thread_num() * D;
 #pragma omp for schedule(static)
-    for (int64_t t = 0; t < T; ++t)
-      normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, dw, D);
+    for (int64_t t = 0; t < T; ++t) normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, dw, D);
   }
 }
 
@@ -115,8 +114,9 @@ void zg_swiglu_backward(const float* dy, const float* gate_up, float* d_gate_up,
   }
 }
 
-// The scalar cosf and sinf: a vectorised one may round a position's angle differently by its place in the batch.
-void zg_rope_tables(const float* inv_freq, const int64_t* position, float* cos, float* sin, int64_t T, int64_t half) {
+// The scalar cosf and sinf: a vectorised one may round an angle differently by its place in the batch.
+void zg_rope_tables(const float* inv_freq, const int64_t* position, float* cos, float* sin, int64_t T,
+                    int64_t half) {
 #pragma omp parallel for schedule(static)
   for (int64_t t = 0; t < T; ++t)
     for (int64_t i = 0; i < half; ++i) {

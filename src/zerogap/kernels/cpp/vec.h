@@ -48,7 +48,6 @@ inline vec where_ge(vec x, vec bound, vec a, vec b) {
 struct vec {
   __m256 lo, hi;
 };
-#define ZG_BOTH(expr_lo, expr_hi) vec{expr_lo, expr_hi}
 inline vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 inline void store(float* p, vec a) {
   _mm256_storeu_ps(p, a.lo);
@@ -81,55 +80,34 @@ inline vec where_ge(vec x, vec bound, vec a, vec b) {
 struct vec {
   float v[W];
 };
-#define ZG_LANES(out, expr)                \
-  vec out;                                 \
-  for (int i = 0; i < W; ++i) out.v[i] = expr;
-inline vec load(const float* p) {
-  ZG_LANES(o, p[i]) return o;
-}
+// A function body: lane i of the result.
+// clang-format off
+#define ZG_LANES(expr) { vec o; for (int i = 0; i < W; ++i) o.v[i] = expr; return o; }
+inline vec load(const float* p) ZG_LANES(p[i])
 inline void store(float* p, vec a) { std::memcpy(p, a.v, sizeof a.v); }
-inline vec set1(float x) {
-  ZG_LANES(o, x) return o;
-}
-inline vec fma(vec a, vec b, vec c) {
+inline vec set1(float x) ZG_LANES(x)
 #ifdef __FP_FAST_FMAF
-  ZG_LANES(o, __builtin_fmaf(a.v[i], b.v[i], c.v[i])) return o;
+inline vec fma(vec a, vec b, vec c) ZG_LANES(__builtin_fmaf(a.v[i], b.v[i], c.v[i]))
 #else
-  ZG_LANES(o, a.v[i] * b.v[i] + c.v[i]) return o;
+inline vec fma(vec a, vec b, vec c) ZG_LANES(a.v[i] * b.v[i] + c.v[i])
 #endif
-}
-inline vec add(vec a, vec b) {
-  ZG_LANES(o, a.v[i] + b.v[i]) return o;
-}
-inline vec sub(vec a, vec b) {
-  ZG_LANES(o, a.v[i] - b.v[i]) return o;
-}
-inline vec mul(vec a, vec b) {
-  ZG_LANES(o, a.v[i] * b.v[i]) return o;
-}
-inline vec div(vec a, vec b) {
-  ZG_LANES(o, a.v[i] / b.v[i]) return o;
-}
-inline vec vmax(vec a, vec b) {
-  ZG_LANES(o, a.v[i] > b.v[i] ? a.v[i] : b.v[i]) return o;
-}
-inline vec vmin(vec a, vec b) {
-  ZG_LANES(o, a.v[i] < b.v[i] ? a.v[i] : b.v[i]) return o;
-}
-inline vec round_even(vec a) {
-  ZG_LANES(o, std::nearbyint(a.v[i])) return o;
-}
+inline vec add(vec a, vec b) ZG_LANES(a.v[i] + b.v[i])
+inline vec sub(vec a, vec b) ZG_LANES(a.v[i] - b.v[i])
+inline vec mul(vec a, vec b) ZG_LANES(a.v[i] * b.v[i])
+inline vec div(vec a, vec b) ZG_LANES(a.v[i] / b.v[i])
+inline vec vmax(vec a, vec b) ZG_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i])
+inline vec vmin(vec a, vec b) ZG_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i])
+inline vec round_even(vec a) ZG_LANES(std::nearbyint(a.v[i]))
 inline vec exp2i(vec n) {
   vec o;
   for (int i = 0; i < W; ++i) {
-    int32_t bits = (int32_t(n.v[i]) + 127) << 23;
+    const uint32_t bits = uint32_t(int32_t(n.v[i]) + 127) << 23;
     std::memcpy(&o.v[i], &bits, 4);
   }
   return o;
 }
-inline vec where_ge(vec x, vec bound, vec a, vec b) {
-  ZG_LANES(o, x.v[i] >= bound.v[i] ? a.v[i] : b.v[i]) return o;
-}
+inline vec where_ge(vec x, vec bound, vec a, vec b) ZG_LANES(x.v[i] >= bound.v[i] ? a.v[i] : b.v[i])
+// clang-format on
 #endif
 
 // Fixed tree: lane i with i + 8, then 4, 2, 1.
