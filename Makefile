@@ -8,8 +8,8 @@
 #   make bench        every benchmark with its defaults (takes a while; each script has --help)
 #   make clean        remove the environment
 #
-# TORCH is what pip installs. On Linux, PyPI's build of it brings CUDA; for the smaller CPU build:
-#   make quickstart TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+# TORCH is what pip installs, with any options it takes: PyPI's Linux build of torch brings CUDA, PyTorch's own
+# index of CPU builds does not (TORCH="torch==2.13.0 --index-url ..."; their installation page names it).
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
