@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.engine.batch import Batch
+from zerogap.engine.batch import Batch, Draws, Rows, Scores
+from zerogap.errors import NumericsError
 from zerogap.kernels import (
     PAGE_SIZE,
     AttentionPlan,
@@ -47,7 +48,11 @@ class Runner(Protocol):
     """Computes steps and owns the contents of the pages."""
 
     def run(self, batch: Batch) -> StepResult:
-        """Copy pages, compute the rows and write their keys and values, draw and score."""
+        """Copy pages, compute the rows and write their keys and values, draw and score.
+
+        Raises:
+            NumericsError: a log-prob is not finite. The pages' contents cannot be used any more.
+        """
         ...
 
     def clear(self) -> None:
@@ -93,35 +98,17 @@ class ModelRunner:
 
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResult:
-        """One forward pass, one draw."""
+        """One forward pass, one draw. Errors as in the Protocol."""
         self._copy_pages(batch.page_copies)
-        hidden_TD = self._forward(batch)
-        hidden_RD = self._hidden_to_draw(hidden_TD, batch)
-        head_VD = self._model.head_weight
-        tokens = log_prob = kept = torch.zeros(0)
-        if batch.drawing:
-            tokens, log_prob, kept = sample_tokens(
-                hidden_RD,
-                head_VD,
-                batch.sampling,
-                vocab_limit=self._vocab_limit,
-                buffer=self._logits,
-            )
-        scored = torch.zeros(0)
-        if len(batch.score_row_Q):
-            scored, _entropy = log_probs(
-                hidden_TD[self._tensor(batch.score_row_Q)],
-                head_VD,
-                self._tensor(batch.score_target_Q),
-                self._tensor(batch.score_temperature_Q),
-                vocab_limit=self._vocab_limit,
-            )
+        hidden_TD = self._forward(batch.rows)
+        hidden_RD = self._hidden_to_draw(hidden_TD, batch.draws)
+        token_R, log_prob_R, kept_log_mass_R = self._draw(hidden_RD, batch.draws)
         return StepResult(
-            token_R=tokens.numpy(force=True),
-            log_prob_R=log_prob.numpy(force=True),
-            kept_log_mass_R=kept.numpy(force=True),
+            token_R=token_R.numpy(force=True),
+            log_prob_R=log_prob_R.numpy(force=True),
+            kept_log_mass_R=kept_log_mass_R.numpy(force=True),
             hidden_RD=hidden_RD,
-            score_log_prob_Q=scored.numpy(force=True),
+            score_log_prob_Q=self._score(hidden_TD, batch.scores).numpy(force=True),
         )
 
     @torch.no_grad()
@@ -130,30 +117,56 @@ class ModelRunner:
         self._k_LPKHS.zero_()
         self._v_LPKSH.zero_()
 
-    def _forward(self, batch: Batch) -> Tensor:
-        if not len(batch.token_ids_T):
+    def _forward(self, rows: Rows) -> Tensor:
+        if not len(rows.token_ids_T):
             return self._zeros(0, self._model.config.hidden_size)
         plan = AttentionPlan(
-            self._tensor(batch.page_table_BP),
-            self._tensor(batch.row_sequence_T),
-            self._tensor(batch.row_position_T),
+            self._tensor(rows.page_table_BP),
+            self._tensor(rows.row_sequence_T),
+            self._tensor(rows.row_position_T),
         )
-        attention = PagedAttention(
-            self._k_LPKHS, self._v_LPKSH, plan, self._tensor(batch.slots_T), self._scale
-        )
-        positions_T = self._tensor(np.maximum(batch.row_position_T, 0).astype(np.int64))
-        return self._model(self._tensor(batch.token_ids_T), positions_T, attention)
+        slots_T = self._tensor(rows.slots_T)
+        attention = PagedAttention(self._k_LPKHS, self._v_LPKSH, plan, slots_T, self._scale)
+        positions_T = self._tensor(np.maximum(rows.row_position_T, 0).astype(np.int64))
+        return self._model(self._tensor(rows.token_ids_T), positions_T, attention)
 
-    def _hidden_to_draw(self, hidden_TD: Tensor, batch: Batch) -> Tensor:
-        is_forked_R = batch.draw_row_R < 0
-        if not is_forked_R.any():
-            return hidden_TD[self._tensor(batch.draw_row_R)]
-        hidden_RD = hidden_TD.new_empty(len(batch.drawing), hidden_TD.shape[1])
-        computed = np.flatnonzero(~is_forked_R)
-        hidden_RD[self._tensor(computed)] = hidden_TD[self._tensor(batch.draw_row_R[computed])]
-        for row in np.flatnonzero(is_forked_R).tolist():
-            hidden_RD[row] = batch.drawing[row].prompt_hidden_D
+    def _hidden_to_draw(self, hidden_TD: Tensor, draws: Draws) -> Tensor:
+        """The rows that are drawn from; siblings that fork a prompt bring the hidden state along."""
+        forked = np.flatnonzero(draws.row_R < 0)
+        if not len(forked):
+            return hidden_TD[self._tensor(draws.row_R)]
+        computed = np.flatnonzero(draws.row_R >= 0)
+        hidden_RD = hidden_TD.new_empty(len(draws.row_R), hidden_TD.shape[1])
+        hidden_RD[self._tensor(computed)] = hidden_TD[self._tensor(draws.row_R[computed])]
+        brought = [draws.sequences[row].prompt_hidden_D for row in forked]
+        hidden_RD[self._tensor(forked)] = torch.stack([h for h in brought if h is not None])
         return hidden_RD
+
+    def _draw(self, hidden_RD: Tensor, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        if not len(hidden_RD):
+            return torch.zeros(0, dtype=torch.int64), torch.zeros(0), torch.zeros(0)
+        return sample_tokens(
+            hidden_RD,
+            self._model.head_weight,
+            draws.sampling,
+            vocab_limit=self._vocab_limit,
+            buffer=self._logits,
+        )
+
+    def _score(self, hidden_TD: Tensor, scores: Scores) -> Tensor:
+        if not len(scores.row_Q):
+            return torch.zeros(0)
+        log_prob_Q, _entropy_Q = log_probs(
+            hidden_TD[self._tensor(scores.row_Q)],
+            self._model.head_weight,
+            self._tensor(scores.target_Q),
+            self._tensor(scores.temperature_Q),
+            vocab_limit=self._vocab_limit,
+        )
+        if not bool(torch.isfinite(log_prob_Q).all()):
+            msg = "a score is not finite: the weights hold NaN or infinity, or the temperature is too small"
+            raise NumericsError(msg)
+        return log_prob_Q
 
     def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
         if copies:

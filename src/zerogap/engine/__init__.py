@@ -1,0 +1,26 @@
+"""Token ids in; ids, log-probs, weight versions and text out, of one model in this process.
+
+Paged KV cache, prefix cache by weight version, one token-budget scheduler for prompts, chunks, decode and
+recomputation, siblings that share their prompt. A token's log-prob does not depend on what is computed
+beside it, and ``score`` gives the same bits again. Nothing here trains, tokenises or knows of rewards.
+"""
+
+from zerogap.engine.core import EngineCore, PauseMode
+from zerogap.engine.engine import Engine
+from zerogap.engine.outputs import GenerateProgress, StreamedOutput
+from zerogap.engine.requests import Limits
+from zerogap.engine.runner import ModelRunner, Runner, StepResult
+from zerogap.engine.stats import EngineStats
+
+__all__ = [
+    "Engine",
+    "EngineCore",
+    "EngineStats",
+    "GenerateProgress",
+    "Limits",
+    "ModelRunner",
+    "PauseMode",
+    "Runner",
+    "StepResult",
+    "StreamedOutput",
+]

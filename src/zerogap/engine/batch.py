@@ -1,0 +1,149 @@
+"""A step as arrays: which ids at which positions and slots, who sees what, which rows draw or are scored.
+
+Nothing here costs what a sequence or the vocabulary is long, except the copy of page tables.
+
+Letters: T rows (padded), B sequences with rows, P pages of the longest, R drawing rows, Q scored rows.
+"""
+
+from collections.abc import Sequence as Sequences
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerogap.engine.plan import ScheduledRows, StepPlan
+from zerogap.engine.sampling import build_sampling_rows
+from zerogap.engine.sequence import ScoreTask, Sequence
+from zerogap.kernels import PAGE_SIZE, ROW_MULTIPLE, SamplingRows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What goes through the model, in one order for all arrays."""
+
+    token_ids_T: np.ndarray
+    """int64; T is a multiple of 8, since below it the bits of a matrix product depend on the row count."""
+    row_sequence_T: np.ndarray
+    """int32 index into the page table; 0 for padding rows."""
+    row_position_T: np.ndarray
+    """int32; -1 for padding rows."""
+    slots_T: np.ndarray
+    """int64 slot that each row's key and value is written to; -1 for padding rows."""
+    page_table_BP: np.ndarray
+    """int32"""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Who draws a token, from which hidden states, and how."""
+
+    sequences: list[Sequence]
+    """R of them, in order."""
+    row_R: np.ndarray
+    """int64 row in T; -1 draws from the sequence's ``prompt_hidden_D``."""
+    sampling: SamplingRows
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Which rows predict a token whose log-prob is asked for."""
+
+    tasks: list[tuple[ScoreTask, range]]
+    """Whose rows follow, and which of its own; Q rows together."""
+    row_Q: np.ndarray
+    """int64 row in T"""
+    target_Q: np.ndarray
+    """int64 id that follows the row's token"""
+    temperature_Q: np.ndarray
+    """float32"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a runner needs for one step. Valid until the step is committed."""
+
+    rows: Rows
+    page_copies: list[tuple[int, int]]
+    """(from, to), made before anything is written."""
+    draws: Draws
+    scores: Scores
+
+
+def build_batch(plan: StepPlan) -> Batch:
+    """Lay a plan out: sequences in plan order, each sequence's rows in order of position."""
+    drawing = plan.drawing
+    return Batch(
+        rows=_rows([scheduled for scheduled in plan.rows if scheduled.num_rows]),
+        page_copies=plan.page_copies,
+        draws=Draws(drawing, _drawing_rows(plan.rows), build_sampling_rows(drawing)),
+        scores=_scores(plan.rows),
+    )
+
+
+def _rows(computing: list[ScheduledRows]) -> Rows:
+    start_B = np.array([scheduled.sequence.num_computed for scheduled in computing], np.int64)
+    count_B = np.array([scheduled.num_rows for scheduled in computing], np.int64)
+    num_rows = int(count_B.sum())
+    padded = num_rows + -num_rows % ROW_MULTIPLE
+    rows = Rows(
+        token_ids_T=np.zeros(padded, np.int64),
+        row_sequence_T=np.zeros(padded, np.int32),
+        row_position_T=np.full(padded, -1, np.int32),
+        slots_T=np.full(padded, -1, np.int64),
+        page_table_BP=_page_table(computing),
+    )
+    if computing:
+        first_B = np.cumsum(count_B) - count_B
+        sequence = np.repeat(np.arange(len(computing)), count_B)
+        position = np.arange(num_rows) - np.repeat(first_B - start_B, count_B)
+        page = rows.page_table_BP[sequence, position // PAGE_SIZE].astype(np.int64)
+        rows.token_ids_T[:num_rows] = np.concatenate([_ids(scheduled) for scheduled in computing])
+        rows.row_sequence_T[:num_rows] = sequence
+        rows.row_position_T[:num_rows] = position
+        rows.slots_T[:num_rows] = page * PAGE_SIZE + position % PAGE_SIZE
+    return rows
+
+
+def _ids(scheduled: ScheduledRows) -> np.ndarray:
+    start = scheduled.sequence.num_computed
+    return scheduled.sequence.token_ids[start : start + scheduled.num_rows]
+
+
+def _page_table(computing: list[ScheduledRows]) -> np.ndarray:
+    width = max((scheduled.sequence.num_pages for scheduled in computing), default=1)
+    page_table_BP = np.zeros((max(1, len(computing)), width), np.int32)
+    for row, scheduled in enumerate(computing):
+        sequence = scheduled.sequence
+        page_table_BP[row, : sequence.num_pages] = sequence.pages[: sequence.num_pages]
+    return page_table_BP
+
+
+def _drawing_rows(scheduled_rows: list[ScheduledRows]) -> np.ndarray:
+    rows, end = [], 0
+    for scheduled in scheduled_rows:
+        end += scheduled.num_rows
+        if scheduled.draws:
+            rows.append(end - 1 if scheduled.num_rows else -1)
+    return np.array(rows, np.int64)
+
+
+def _scores(scheduled_rows: list[ScheduledRows]) -> Scores:
+    tasks, rows, targets, temperatures, first = [], [], [], [], 0
+    for scheduled in scheduled_rows:
+        sequence, start = scheduled.sequence, scheduled.sequence.num_computed
+        if sequence.score is not None:
+            scored = sequence.score.rows_of_interest(start, start + scheduled.num_rows)
+            tasks.append((sequence.score, scored))
+            rows.append(np.array(scored, np.int64) + (first - start))
+            targets.append(sequence.token_ids[scored.start + 1 : scored.stop + 1].astype(np.int64))
+            temperatures.append(np.full(len(scored), sequence.score.temperature, np.float32))
+        first += scheduled.num_rows
+    return Scores(
+        tasks,
+        _joined(rows, np.int64),
+        _joined(targets, np.int64),
+        _joined(temperatures, np.float32),
+    )
+
+
+def _joined(arrays: Sequences[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *arrays])

@@ -1,0 +1,223 @@
+"""The engine as its callers see it: whole requests, streams and scores of one model in this process."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+
+from zerogap.engine.core import EngineCore
+from zerogap.engine.outputs import GenerateProgress, StreamedOutput, build_streamed
+from zerogap.engine.requests import Limits, OpenRequest, open_score
+from zerogap.engine.runner import ModelRunner
+from zerogap.engine.stopping import Detokenizer
+from zerogap.errors import ConfigError
+from zerogap.kernels import PAGE_SIZE
+from zerogap.models import CausalLM
+from zerogap.types import GenerateOutput, GenerateRequest
+
+
+class Engine(EngineCore):
+    """Generates from, and scores with, a ``CausalLM`` that may at the same time be trained.
+
+    The model's parameters are read in place: after they change, call ``set_weight_version``.
+
+    Example:
+        ``Engine(model, kv_cache_tokens=16_384, eos_token_ids=tokenizer.eos_token_ids,
+        vocab_limit=tokenizer.vocab_size, detokenizer=tokenizer.decode).generate([request])``
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        kv_cache_tokens: int,
+        eos_token_ids: Collection[int],
+        max_running: int = 256,
+        max_scheduled_tokens: int = 1024,
+        prefix_cache: bool = True,
+        vocab_limit: int | None = None,
+        detokenizer: Detokenizer | None = None,
+        weight_version: int = 0,
+        seed: int = 0,
+    ) -> None:
+        """Allocate the KV cache.
+
+        Args:
+            model: its parameters stay the caller's.
+            kv_cache_tokens: size of the KV cache; rounded down to whole pages of 16.
+            eos_token_ids: every id that ends a completion, of the tokenizer and of the model's configs.
+            max_running: most sequences that hold KV pages at once.
+            max_scheduled_tokens: most rows a forward pass computes; prompts are cut into chunks for it.
+            prefix_cache: share the KV of equal beginnings between requests. A request's siblings share
+                their prompt in any case.
+            vocab_limit: ids at or past it are never drawn and carry no mass; None takes all that the model has.
+            detokenizer: (ids, skip_special) -> text; None gives no text and allows no stop strings.
+            weight_version: of the model's present weights.
+            seed: of the noise of requests that bring none, 0 or more.
+        """
+        vocab_limit = model.config.vocab_size if vocab_limit is None else vocab_limit
+        limits = Limits(
+            vocab_limit=vocab_limit,
+            max_positions=model.config.max_positions,
+            num_pages=kv_cache_tokens // PAGE_SIZE,
+            eos_token_ids=frozenset(eos_token_ids),
+            detokenizer=detokenizer,
+        )
+        _check_rules(
+            (
+                "kv_cache_tokens",
+                kv_cache_tokens,
+                limits.num_pages >= 1,
+                f"at least one page of {PAGE_SIZE}",
+            ),
+            ("max_running", max_running, max_running >= 1, "at least 1"),
+            (
+                "max_scheduled_tokens",
+                max_scheduled_tokens,
+                max_scheduled_tokens >= max_running,
+                f"at least max_running ({max_running}), as each running sequence decodes a token a step",
+            ),
+            (
+                "vocab_limit",
+                vocab_limit,
+                1 <= vocab_limit <= model.config.vocab_size,
+                f"in [1, {model.config.vocab_size}], the rows of the head",
+            ),
+            ("weight_version", weight_version, weight_version >= 0, "0 or more"),
+            ("seed", seed, seed >= 0, "0 or more"),
+        )
+        runner = ModelRunner(model, num_pages=limits.num_pages, vocab_limit=vocab_limit)
+        self.kv_cache_bytes = runner.kv_cache_bytes
+        super().__init__(
+            runner,
+            limits,
+            max_running=max_running,
+            max_scheduled_tokens=max_scheduled_tokens,
+            prefix_cache=prefix_cache,
+            weight_version=weight_version,
+            seed=seed,
+        )
+
+    def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_progress: Callable[[GenerateProgress], None] | None = None,
+    ) -> list[GenerateOutput]:
+        """Continue all requests to their ends.
+
+        Args:
+            requests: all are checked before any starts.
+            on_progress: called after every step, in this thread; it may abort, pause and continue, and set
+                another weight version.
+
+        Returns:
+            One output a completion, in the order of requests; a request's n siblings in order of index.
+            An aborted one is an output like any other, with what it had.
+
+        Raises:
+            InvalidRequest, RequestTooLong: a request cannot be served; none was started.
+            EngineStateError: the engine is paused, and nobody could continue it. Requests are aborted.
+            NumericsError: a log-prob was not finite. Requests are aborted.
+        """
+        self._loop.check(requests)
+        opened = [self._loop.open(request, is_owned=True) for request in requests]
+        try:
+            while any(request.num_open for request in opened):
+                self._refuse_if_paused()
+                self._loop.advance()
+                if on_progress is not None:
+                    on_progress(_progress(opened))
+        finally:
+            self._abort_unfinished(opened)
+        if self.is_idle:
+            self.check_integrity()
+        return [output for request in opened for output in request.outputs if output is not None]
+
+    def stream(self, request: GenerateRequest) -> Iterator[StreamedOutput]:
+        """Continue one request, with what is there after each step. Closing the iterator aborts it.
+
+        The last item of each sibling carries its ``output``. Errors as in ``generate``; a request that
+        cannot be served is refused by the call, the rest is raised by the iterator.
+        """
+        self._loop.check([request])
+        return self._stream(request)
+
+    def score(
+        self, input_ids: Sequence[int], *, start: int = 1, temperature: float = 1.0
+    ) -> np.ndarray:
+        """Log-probs of given tokens, by the kernels and pages that generation uses.
+
+        Args:
+            input_ids: prompt and completion, or any text.
+            start: first token that is scored, at least 1: nothing predicts the first token.
+            temperature: logits are divided by it; below 1e-6 means 1, as for greedy requests.
+
+        Returns:
+            float32 [len(input_ids) - start], nats. Bit for bit what generation reported for the same tokens
+            at the same weights and temperature without penalties.
+
+        Raises:
+            InvalidRequest, RequestTooLong: the ids cannot be scored here.
+            EngineStateError: the engine is paused.
+        """
+        self._refuse_if_paused()
+        sequence = open_score(
+            tuple(np.asarray(input_ids).tolist()),
+            start=start,
+            temperature=temperature,
+            limits=self._loop.limits,
+            arrival=self._loop.next_arrival(),
+        )
+        assert sequence.score is not None, "open_score makes a scored sequence"
+        if len(sequence.score.log_probs):
+            self._scheduler.add(sequence)
+            try:
+                while not sequence.is_finished:
+                    self._loop.advance()
+            finally:
+                if not sequence.is_finished:
+                    self._scheduler.finish(sequence)
+        return sequence.score.log_probs
+
+    def _stream(self, request: GenerateRequest) -> Iterator[StreamedOutput]:
+        # Again: an iterator may begin long after it was made.
+        self._loop.check([request])
+        opened = self._loop.open(request, is_owned=True)
+        for sequence in opened.sequences:
+            sequence.stop.follow_text()
+        num_seen = [-1] * len(opened.sequences)
+        try:
+            while True:
+                for index, sequence in enumerate(opened.sequences):
+                    output = opened.outputs[index]
+                    # One more than its tokens once ended, so that an end without a new token is seen too.
+                    num_now = sequence.num_output + (output is not None)
+                    if num_now > max(0, num_seen[index]):
+                        num_seen[index] = num_now
+                        yield build_streamed(sequence, output)
+                if not opened.num_open:
+                    return
+                self._refuse_if_paused()
+                self._loop.advance()
+        finally:
+            self._abort_unfinished([opened])
+
+    def _abort_unfinished(self, opened: list[OpenRequest]) -> None:
+        for request in opened:
+            self._loop.abort(request, "the caller stopped waiting")
+
+
+def _check_rules(*rules: tuple[str, int, bool, str]) -> None:
+    for name, given, is_ok, allowed in rules:
+        if not is_ok:
+            msg = f"engine: {name} = {given} is not allowed: it must be {allowed}"
+            raise ConfigError(msg)
+
+
+def _progress(opened: list[OpenRequest]) -> GenerateProgress:
+    num_sequences = sum(len(request.sequences) for request in opened)
+    return GenerateProgress(
+        num_finished=num_sequences - sum(request.num_open for request in opened),
+        num_sequences=num_sequences,
+        num_tokens=sum(s.num_output for request in opened for s in request.sequences),
+    )

@@ -1,0 +1,74 @@
+"""Penalties, biases and bans of one sequence, as a short list of (id, scale, add).
+
+Costs a step what the completion is long (and the prompt, for a repetition penalty), never the
+vocabulary. A sequence without any of them has no object of this kind.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from zerogap.types import SamplingParams
+
+_COUNT, _BIAS, _IS_SEEN, _IS_STOP = range(4)
+_INITIAL_CAPACITY = 16
+
+
+class LogitEdits:
+    """Counts what was drawn, and gives the present edits of the logits."""
+
+    def __init__(
+        self, params: SamplingParams, prompt_ids: np.ndarray, stop_ids: Collection[int]
+    ) -> None:
+        self._params = params
+        self._num_output = 0
+        self._column_of: dict[int, int] = {}
+        self._values = np.zeros((4, _INITIAL_CAPACITY), np.float32)
+        """Per id: times drawn; bias; 1 if drawn or in the prompt; 1 if it ends the completion."""
+        for token, bias in params.logit_bias.items():
+            self._values[_BIAS, self._find(token)] = bias
+        if params.min_new_tokens:
+            for token in stop_ids:
+                self._values[_IS_STOP, self._find(token)] = 1
+        if params.repetition_penalty != 1:
+            for token in np.unique(prompt_ids).tolist():
+                self._values[_IS_SEEN, self._find(token)] = 1
+
+    @classmethod
+    def build(
+        cls, params: SamplingParams, prompt_ids: np.ndarray, stop_ids: Collection[int]
+    ) -> "LogitEdits | None":
+        """The edits of a new sequence; None if its logits stay as they are."""
+        bans = bool(params.min_new_tokens and stop_ids)
+        is_needed = _has_penalty(params) or params.logit_bias or bans
+        return cls(params, prompt_ids, stop_ids) if is_needed else None
+
+    def observe(self, token: int) -> None:
+        """A token was drawn."""
+        self._num_output += 1
+        if _has_penalty(self._params):
+            at = self._find(token)
+            self._values[_COUNT, at] += 1
+            self._values[_IS_SEEN, at] = 1
+
+    def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Edits of the next draw: ids int32 [E], each once; scale float32 [E]; add float32 [E], -inf bans."""
+        params, size = self._params, len(self._column_of)
+        count, bias, is_seen, is_stop = self._values[:, :size]
+        add = bias - np.float32(params.frequency_penalty) * count
+        add -= np.float32(params.presence_penalty) * (count > 0)
+        if self._num_output < params.min_new_tokens:
+            add[is_stop > 0] = -np.inf
+        scale = np.where(is_seen > 0, np.float32(params.repetition_penalty), np.float32(1))
+        return np.fromiter(self._column_of, np.int32, size), scale, add
+
+    def _find(self, token: int) -> int:
+        at = self._column_of.setdefault(token, len(self._column_of))
+        if at == self._values.shape[1]:
+            self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
+        return at
+
+
+def _has_penalty(params: SamplingParams) -> bool:
+    additive = params.frequency_penalty or params.presence_penalty
+    return bool(additive) or params.repetition_penalty != 1

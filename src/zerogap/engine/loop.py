@@ -1,0 +1,193 @@
+"""The life of requests inside the engine, one step at a time: each ends exactly once.
+
+A step plans (scheduler), lays out (batch), computes (runner) and commits: what was drawn is recorded with
+the weight version that drew it, and what has ended leaves. An abort happens between two steps.
+"""
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from zerogap.engine.batch import Batch, build_batch
+from zerogap.engine.outputs import build_output
+from zerogap.engine.plan import StepPlan
+from zerogap.engine.requests import Limits, OpenRequest, check_request, open_request
+from zerogap.engine.runner import Runner, StepResult
+from zerogap.engine.scheduler import Scheduler
+from zerogap.engine.sequence import Sequence
+from zerogap.engine.stats import StatsCounter
+from zerogap.errors import InvalidRequest, NumericsError
+from zerogap.types import FinishReason, GenerateOutput, GenerateRequest
+
+
+class EngineLoop:
+    """Owns the open requests. The scheduler owns their sequences, the runner the contents of the pages."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        limits: Limits,
+        *,
+        weight_version: int,
+        seed: int,
+    ) -> None:
+        self.limits = limits
+        self.scheduler = scheduler
+        self.stats = StatsCounter()
+        self.weight_version = weight_version
+        """Marks the tokens that are drawn from now on."""
+        self.ready: list[GenerateOutput] = []
+        """Ended completions of requests that nobody waits for; whoever takes them clears the list."""
+        self.open_requests: dict[str, OpenRequest] = {}
+        """By rid: those with a completion that has not ended."""
+        self._runner = runner
+        self._seed = seed
+        self._num_arrived = 0
+        self._num_requests = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sequence runs or waits."""
+        return not (self.scheduler.running or self.scheduler.waiting)
+
+    def check(self, requests: Iterable[GenerateRequest]) -> None:
+        """Refuse requests that cannot be served, before any of them is opened.
+
+        Raises:
+            InvalidRequest, RequestTooLong: see ``requests``.
+        """
+        seen = set(self.open_requests)
+        for request in requests:
+            check_request(request, self.limits)
+            if request.rid in seen:
+                msg = f"request {request.rid} is alive already; give each request its own rid, or leave rid out"
+                raise InvalidRequest(msg)
+            seen.add(request.rid)
+
+    def open(self, request: GenerateRequest, *, is_owned: bool) -> OpenRequest:
+        """Queue a checked request. If ``is_owned``, the caller reads its outputs from the result."""
+        # Not the arrival number, which scores use up too: to score must not change what is drawn.
+        words = np.random.SeedSequence((self._seed, self._num_requests)).generate_state(
+            1, np.uint64
+        )
+        self._num_requests += 1
+        opened = open_request(
+            request,
+            self.limits,
+            arrival=self.next_arrival(),
+            seed=int(words[0] >> np.uint64(1)),
+            is_owned=is_owned,
+        )
+        self.open_requests[request.rid] = opened
+        for sequence in opened.sequences:
+            self.scheduler.add(sequence)
+        return opened
+
+    def next_arrival(self) -> int:
+        """A number for something that arrives; what arrived earlier is older."""
+        self._num_arrived += 1
+        return self._num_arrived - 1
+
+    def abort(self, opened: OpenRequest, message: str) -> None:
+        """End what has not ended of a request, with what was drawn so far."""
+        for sequence in opened.sequences:
+            if not sequence.is_finished:
+                self._finish(sequence, FinishReason("abort", message=message))
+
+    def abort_all(self, message: str) -> None:
+        """End every request."""
+        for opened in list(self.open_requests.values()):
+            self.abort(opened, message)
+
+    def advance(self) -> None:
+        """One step, if there is anything to do.
+
+        Raises:
+            NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied.
+        """
+        if self.is_idle:
+            return
+        times_s = [time.perf_counter()]
+        plan = self.scheduler.schedule()
+        assert plan.rows, (
+            f"nothing could be scheduled, and the engine would hang: {len(self.scheduler.running)} running, {len(self.scheduler.waiting)} waiting"
+        )
+        batch = build_batch(plan)
+        times_s.append(time.perf_counter())
+        result = self._compute(batch)
+        times_s.append(time.perf_counter())
+        self._commit(plan, batch, result)
+        times_s.append(time.perf_counter())
+        self.stats.count_step(num_sampled=len(result.token_R), lap_s=np.diff(times_s).tolist())
+
+    def problems(self) -> list[str]:
+        """What contradicts itself, in words: pages, siblings, requests that nobody works on."""
+        found = self.scheduler.problems()
+        alive = {id(sequence) for sequence in [*self.scheduler.waiting, *self.scheduler.running]}
+        for opened in self.open_requests.values():
+            for sequence, output in zip(opened.sequences, opened.outputs, strict=True):
+                if (output is None) != (id(sequence) in alive):
+                    found.append(f"request {sequence.rid}/{sequence.index} is lost")
+        return found
+
+    def _compute(self, batch: Batch) -> StepResult:
+        try:
+            return self._runner.run(batch)
+        except NumericsError as error:
+            who = sorted({sequence.rid for sequence in batch.draws.sequences})[:5]
+            msg = f"weight version {self.weight_version}, a step that drew for {who}: {error}. All requests were aborted; check the last update and that all weights were loaded"
+            self._give_up(msg)
+            raise NumericsError(msg) from error
+
+    def _commit(self, plan: StepPlan, batch: Batch, result: StepResult) -> None:
+        """Record what was computed, scored and drawn; let go of what has ended."""
+        for scheduled in plan.rows:
+            self.stats.count_rows(scheduled)
+            self.scheduler.advance(scheduled)
+        first = 0
+        for task, rows in batch.scores.tasks:
+            task.record(rows, result.score_log_prob_Q[first : first + len(rows)])
+            first += len(rows)
+        self._record_draws(batch.draws.sequences, result)
+        for sequence in [scheduled.sequence for scheduled in plan.rows]:
+            if not sequence.draws and not sequence.num_missing:
+                self._finish(sequence, FinishReason("length"))
+
+    def _record_draws(self, sequences: list[Sequence], result: StepResult) -> None:
+        tokens, log_probs = result.token_R.tolist(), result.log_prob_R.tolist()
+        kept_log_mass = result.kept_log_mass_R.tolist()
+        for row, sequence in enumerate(sequences):
+            if not sequence.has_output:
+                self.scheduler.keep_prompt(sequence, result.hidden_RD[row])
+            sequence.append_token(
+                tokens[row], log_probs[row], kept_log_mass[row], self.weight_version
+            )
+            reason = sequence.stop.check(sequence.output_ids)
+            if reason is not None:
+                self._finish(sequence, reason)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """The sequence leaves the scheduler, and its one output is made."""
+        self.scheduler.finish(sequence)
+        if sequence.score is not None:
+            return
+        self.stats.count_end(reason)
+        text = sequence.stop.final_text(sequence.output_ids, reason)
+        output = build_output(sequence, reason, text)
+        opened = self.open_requests[sequence.rid]
+        opened.outputs[sequence.index] = output
+        opened.num_open -= 1
+        if not opened.is_owned:
+            self.ready.append(output)
+        if not opened.num_open:
+            del self.open_requests[sequence.rid]
+
+    def _give_up(self, message: str) -> None:
+        """End everything and forget all KV: what a NaN has touched would spread to later requests."""
+        self.abort_all(message)
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            self.scheduler.finish(sequence)
+        self.scheduler.start_namespace()
+        self._runner.clear()

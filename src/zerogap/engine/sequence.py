@@ -1,0 +1,175 @@
+"""The engine's state of one token stream: its ids, its pages, and what was reported of each token.
+
+Everything the engine does to a sequence is "compute the missing rows": a new prompt, a chunk of it,
+what the prefix cache lacks, a recomputation after a retraction and a decode step differ only in how many
+rows are missing.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from zerogap.engine.logit_edits import LogitEdits
+from zerogap.engine.prefix_cache import Node
+from zerogap.engine.stopping import StopConditions
+from zerogap.kernels import PAGE_SIZE
+from zerogap.types import SamplingParams
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """Turns a sequence into one whose tokens are given and only scored."""
+
+    start: int
+    """First token whose log-prob is wanted, at least 1."""
+    temperature: float
+    log_probs: np.ndarray
+    """float32 [len - start], filled as rows are computed."""
+
+    def rows_of_interest(self, start_row: int, end_row: int) -> range:
+        """Those of the rows ``[start_row, end_row)`` that predict a token to be scored."""
+        return range(max(start_row, self.start - 1), max(end_row, self.start - 1))
+
+    def record(self, rows: range, log_probs: np.ndarray) -> None:
+        """Store what the rows gave for the tokens after them."""
+        first = rows.start + 1 - self.start
+        self.log_probs[first : first + len(rows)] = log_probs
+
+
+@dataclass(eq=False, kw_only=True)
+class Sequence:
+    """One prompt and what was drawn after it. Owned by the scheduler; only the engine mutates it."""
+
+    rid: str
+    index: int
+    """Sibling within the request."""
+    order: tuple[int, int]
+    """(arrival of the request, index): lower is older. Siblings are neighbours in it."""
+    prompt_ids: np.ndarray
+    params: SamplingParams
+    seed: int
+    stop: StopConditions
+    edits: LogitEdits | None = None
+    score: ScoreTask | None = None
+
+    num_computed: int = 0
+    """Leading tokens whose keys and values are on this sequence's pages."""
+    num_pages: int = 0
+    is_running: bool = False
+    """Whether it holds pages; otherwise it waits."""
+    is_finished: bool = False
+    prompt_hidden_D: Tensor | None = None
+    """The prompt's last hidden state, from the sibling that computed it; used for the first draw."""
+    namespace: int = -1
+    """The cache namespace all of its pages belong to; they are not published into another one."""
+    node: Node | None = None
+    """Deepest published page."""
+    num_published: int = 0
+    """Leading pages that are in the prefix cache."""
+    prefill_end: int = 0
+    """Rows below it were missing when the sequence last started; later ones are decode rows."""
+    max_computed: int = 0
+    """Largest num_computed ever: rows below it are computed for a second time."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that were not computed for this sequence when it first started."""
+    num_retractions: int = 0
+
+    prompt_key: bytes = field(init=False)
+    """The prompt, for finding sequences with the same one."""
+    num_tokens: int = field(init=False)
+    token_ids: np.ndarray = field(init=False)
+    """int32 [prompt + max_new_tokens], the first num_tokens are known."""
+    log_probs: np.ndarray = field(init=False)
+    kept_log_mass: np.ndarray = field(init=False)
+    versions: np.ndarray = field(init=False)
+    """int32 [max_new_tokens]: weights that drew each token."""
+    pages: np.ndarray = field(init=False)
+    """int32, the first num_pages are held, in absolute order."""
+
+    def __post_init__(self) -> None:
+        self.prompt_key = self.prompt_ids.tobytes()
+        self.num_tokens = len(self.prompt_ids)
+        capacity = self.num_tokens + self.params.max_new_tokens
+        self.token_ids = np.zeros(capacity, np.int32)
+        self.token_ids[: self.num_tokens] = self.prompt_ids
+        self.log_probs = np.zeros(self.params.max_new_tokens, np.float32)
+        self.kept_log_mass = np.zeros(self.params.max_new_tokens, np.float32)
+        self.versions = np.zeros(self.params.max_new_tokens, np.int32)
+        self.pages = np.zeros(num_pages_for(capacity), np.int32)
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens that were given."""
+        return len(self.prompt_ids)
+
+    @property
+    def num_output(self) -> int:
+        """Tokens that were drawn."""
+        return self.num_tokens - len(self.prompt_ids)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether a token was drawn."""
+        return self.num_tokens > len(self.prompt_ids)
+
+    @property
+    def output_ids(self) -> np.ndarray:
+        """int32 view of the drawn tokens."""
+        return self.token_ids[len(self.prompt_ids) : self.num_tokens]
+
+    @property
+    def goal(self) -> int:
+        """Rows that must be computed before the sequence can go on: nobody follows a scored last token."""
+        return self.num_tokens - 1 if self.score else self.num_tokens
+
+    @property
+    def num_missing(self) -> int:
+        """Rows still to compute."""
+        return self.goal - self.num_computed
+
+    @property
+    def cache_limit(self) -> int:
+        """Leading tokens that may come from the cache: those whose hidden state nobody asks for."""
+        return self.score.start - 1 if self.score else self.num_tokens - 1
+
+    @property
+    def awaits_first_token(self) -> bool:
+        """Whether it can start from a sibling's prompt: it draws, and has drawn nothing yet."""
+        return self.draws and not self.has_output
+
+    @property
+    def draws(self) -> bool:
+        """Whether a token is drawn once no row is missing."""
+        return self.score is None and self.params.max_new_tokens > 0
+
+    def append_pages(self, pages: list[int]) -> None:
+        """Hold further pages, at the end."""
+        self.pages[self.num_pages : self.num_pages + len(pages)] = pages
+        self.num_pages += len(pages)
+
+    def held_pages(self) -> list[int]:
+        """All pages, in order."""
+        return self.pages[: self.num_pages].tolist()
+
+    def append_token(self, token: int, log_prob: float, kept_log_mass: float, version: int) -> None:
+        """Record a drawn token."""
+        at = self.num_output
+        self.token_ids[self.num_tokens] = token
+        self.log_probs[at] = log_prob
+        self.kept_log_mass[at] = kept_log_mass
+        self.versions[at] = version
+        self.num_tokens += 1
+        if self.edits is not None:
+            self.edits.observe(token)
+
+    def forget_kv(self) -> None:
+        """Back to waiting: nothing computed, no pages. What was drawn and reported stays."""
+        self.num_computed = self.num_pages = self.num_published = 0
+        self.node = self.prompt_hidden_D = None
+        self.is_running = False
+
+
+def num_pages_for(num_tokens: int) -> int:
+    """Pages that hold so many tokens."""
+    return -(-num_tokens // PAGE_SIZE)

@@ -1,0 +1,150 @@
+"""A runner without a model: what it draws is a hash of the ids it finds in the pages.
+
+A page that is lost, shared wrongly, copied too late or overwritten changes what is read, hence what is
+drawn, and ``expected_tokens`` says without any pages what had to be drawn.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+
+from zerogap.engine import EngineCore, Limits, StepResult
+from zerogap.engine.batch import Batch
+from zerogap.kernels import PAGE_SIZE
+
+VOCAB = 200
+EOS = 0
+
+
+def expected_draw(token_ids: np.ndarray, seed: int, index: int) -> int:
+    """The id drawn after these ids; end of sequence about one time in 100."""
+    return int(_digest(token_ids, seed, index) % (VOCAB // 2)) if len(token_ids) else 1
+
+
+def expected_tokens(prompt_ids, seed: int, index: int, max_new_tokens: int) -> list[int]:
+    """What an undisturbed sequence draws, the end-of-sequence id included."""
+    ids = list(prompt_ids)
+    for _ in range(max_new_tokens):
+        ids.append(expected_draw(np.array(ids), seed, index))
+        if ids[-1] == EOS:
+            break
+    return ids[len(prompt_ids) :]
+
+
+class FakeRunner:
+    """Pages hold (token id, position, weight version) in place of keys and values."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.weight_version = 0
+        self.num_rows = 0
+        self._slots = np.full((num_pages * PAGE_SIZE, 3), -1, np.int64)
+
+    def run(self, batch: Batch) -> StepResult:
+        pages = self._slots.reshape(-1, PAGE_SIZE, 3)
+        if batch.page_copies:
+            source, target = np.array(batch.page_copies).T
+            pages[target] = pages[source]
+        used = batch.rows.slots_T >= 0
+        assert len(set(batch.rows.slots_T[used])) == used.sum(), "two rows write to one slot"
+        self.num_rows += int(used.sum())
+        self._slots[batch.rows.slots_T[used]] = np.stack(
+            [
+                batch.rows.token_ids_T[used],
+                batch.rows.row_position_T[used],
+                np.full(used.sum(), self.weight_version),
+            ],
+            axis=1,
+        )
+        drawn = [
+            self._draw(batch, sequence, int(row))
+            for sequence, row in zip(batch.draws.sequences, batch.draws.row_R, strict=True)
+        ]
+        tokens = np.array([token for token, _ in drawn], np.int64)
+        return StepResult(
+            token_R=tokens,
+            log_prob_R=-(tokens + 1).astype(np.float32),
+            kept_log_mass_R=np.zeros(len(tokens), np.float32),
+            hidden_RD=torch.tensor([hidden for _, hidden in drawn], dtype=torch.int64).reshape(
+                -1, 1
+            ),
+            score_log_prob_Q=-batch.scores.target_Q.astype(np.float32) - 1,
+        )
+
+    def clear(self) -> None:
+        self._slots[:] = -1
+
+    def _draw(self, batch: Batch, sequence, row: int) -> tuple[int, int]:
+        if row < 0:
+            prefix = int(sequence.prompt_hidden_D)
+        else:
+            prefix = _prefix_digest(self._read(batch, sequence, row))
+        return int(_mix(prefix, sequence.seed, sequence.index) % (VOCAB // 2)), prefix
+
+    def _read(self, batch: Batch, sequence, row: int) -> np.ndarray:
+        """The ids that the row sees, through the page table."""
+        position = int(batch.rows.row_position_T[row])
+        table = batch.rows.page_table_BP[batch.rows.row_sequence_T[row]].astype(np.int64)
+        positions = np.arange(position + 1)
+        seen = self._slots[table[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE]
+        assert (seen[:, 1] == positions).all(), (
+            f"{sequence.rid}: positions {seen[:, 1]} on its pages"
+        )
+        has_mixed_kv = sequence.num_output > 0 and len(set(seen[:, 2])) > 1
+        assert has_mixed_kv or (seen[:, 2] == seen[-1, 2]).all(), (
+            f"{sequence.rid} starts from KV of versions {seen[:, 2]}"
+        )
+        return seen[:, 0]
+
+
+def fake_engine(
+    *,
+    num_pages: int = 64,
+    max_running: int = 8,
+    max_scheduled_tokens: int = 64,
+    prefix_cache: bool = True,
+    detokenizer=None,
+) -> tuple[EngineCore, FakeRunner]:
+    """An engine core over a fake runner."""
+    runner = FakeRunner(num_pages)
+    limits = Limits(
+        vocab_limit=VOCAB,
+        max_positions=10_000,
+        num_pages=num_pages,
+        eos_token_ids=frozenset({EOS}),
+        detokenizer=detokenizer,
+    )
+    core = EngineCore(
+        runner,
+        limits,
+        max_running=max_running,
+        max_scheduled_tokens=max_scheduled_tokens,
+        prefix_cache=prefix_cache,
+        weight_version=0,
+        seed=0,
+    )
+    return core, runner
+
+
+def run_until_idle(core: EngineCore, *, max_steps: int = 20_000) -> list:
+    """Step until nothing is left; the outputs in order of ending."""
+    outputs = []
+    for _ in range(max_steps):
+        outputs += core.step()
+        if core.is_idle:
+            return outputs
+    raise AssertionError(f"not idle after {max_steps} steps")
+
+
+def _digest(token_ids: np.ndarray, seed: int, index: int) -> int:
+    return _mix(_prefix_digest(token_ids), seed, index)
+
+
+def _prefix_digest(token_ids: np.ndarray) -> int:
+    raw = np.asarray(token_ids, np.int64).tobytes()
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=7).digest(), "big")
+
+
+def _mix(prefix: int, seed: int, index: int) -> int:
+    raw = f"{prefix}/{seed}/{index}".encode()
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=7).digest(), "big")

@@ -1,0 +1,143 @@
+"""Whatever is done to an engine in whatever order: no page and no request is lost, no token changes."""
+
+import numpy as np
+import pytest
+from helpers.fake_runner import EOS, expected_tokens, fake_engine, run_until_idle
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from zerogap.errors import RequestTooLong
+from zerogap.types import GenerateOutput, GenerateRequest, SamplingParams
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Prompts are beginnings of two texts, so that they share pages, end inside pages and repeat."""
+
+    rids = Bundle("rids")
+
+    @initialize(
+        num_pages=st.integers(7, 14),
+        max_running=st.integers(1, 6),
+        extra_budget=st.integers(0, 20),
+        prefix_cache=st.booleans(),
+    )
+    def build(self, num_pages, max_running, extra_budget, prefix_cache):
+        self.core, self.runner = fake_engine(
+            num_pages=num_pages,
+            max_running=max_running,
+            max_scheduled_tokens=max_running + extra_budget,
+            prefix_cache=prefix_cache,
+        )
+        self.num_pages = num_pages
+        self.accepted: dict[tuple[str, int], GenerateRequest] = {}
+        self.outputs: dict[tuple[str, int], GenerateOutput] = {}
+
+    @rule(
+        target=rids,
+        text=st.integers(1, 2),
+        length=st.integers(1, 50),
+        n=st.integers(1, 4),
+        max_new_tokens=st.one_of(st.just(0), st.integers(20, 60)),
+        seed=st.integers(0, 3),
+    )
+    def add(self, text, length, n, max_new_tokens, seed):
+        params = SamplingParams(n=n, max_new_tokens=max_new_tokens, sampling_seed=seed)
+        prompt = [1 + (i * i * text) % 7 for i in range(length)]
+        request = GenerateRequest(input_ids=tuple(prompt), sampling_params=params)
+        self.core.add_request(request)
+        for index in range(n):
+            self.accepted[request.rid, index] = request
+        return request.rid
+
+    @rule(length=st.integers(1, 300))
+    def add_what_cannot_fit(self, length):
+        params = SamplingParams(max_new_tokens=max(2, self.num_pages * 16 + 2 - length))
+        with pytest.raises(RequestTooLong):
+            self.core.add_request(GenerateRequest(input_ids=(1,) * length, sampling_params=params))
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count):
+        for _ in range(count):
+            self._collect(self.core.step())
+
+    @rule(rid=consumes(rids))
+    def abort(self, rid):
+        self.core.abort_request(rid)
+        self.core.abort_request(rid)
+
+    @rule(mode=st.sampled_from(["retract", "in_place", "retract", "in_place", "abort"]))
+    def pause(self, mode):
+        self.core.pause_generation(mode)
+        num_rows = self.runner.num_rows
+        self._collect(self.core.step())
+        assert self.runner.num_rows == num_rows, "a step ran in a pause"
+
+    @precondition(lambda self: self.core.is_paused)
+    @rule()
+    def continue_generation(self):
+        self.core.continue_generation()
+
+    @rule()
+    def new_weights(self):
+        self.runner.weight_version += 1
+        self.core.set_weight_version(self.runner.weight_version)
+
+    @rule()
+    def flush(self):
+        assert self.core.flush_cache() == (self.core.num_running == 0)
+
+    @precondition(lambda self: len(self.accepted) > len(self.outputs) + 8)
+    @rule()
+    def finish(self):
+        self.core.continue_generation()
+        self._collect(run_until_idle(self.core))
+        assert self.outputs.keys() == self.accepted.keys(), "a request was lost"
+
+    @invariant()
+    def is_whole(self):
+        if hasattr(self, "core"):
+            self.core.check_integrity()
+
+    def teardown(self):
+        if hasattr(self, "core"):
+            self.finish()
+            assert self.core.flush_cache()
+            self.core.check_integrity()
+            assert self.core._scheduler._cache.pool.num_free == self.num_pages, "a page was lost"
+
+    def _collect(self, outputs):
+        for output in outputs:
+            key = (output.rid, output.index)
+            assert key not in self.outputs, f"{key} was answered twice"
+            self.outputs[key] = output
+            self._check(output, self.accepted[key])
+
+    def _check(self, output, request):
+        params = request.sampling_params
+        expected = expected_tokens(
+            request.input_ids, params.sampling_seed, output.index, params.max_new_tokens
+        )
+        ids = output.output_ids.tolist()
+        assert ids == expected[: len(ids)], "a disturbance changed a token"
+        assert (output.output_log_probs == -(output.output_ids + 1)).all()
+        if output.finish_reason.kind != "abort":
+            assert len(ids) == len(expected)
+            is_stop = bool(ids) and ids[-1] == EOS
+            assert output.finish_reason.kind == ("stop" if is_stop else "length")
+        spans = output.weight_versions
+        assert [s.start for s in spans] == [0, *(s.end for s in spans)][: len(spans)]
+        assert (spans[-1].end if spans else 0) == len(ids)
+        assert (np.diff([s.version for s in spans]) > 0).all()
+
+
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
