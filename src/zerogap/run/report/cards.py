@@ -74,16 +74,28 @@ def _card(rollout: KeptRollout, decode_token: DecodeToken) -> Card:
     return Card(
         title=f"step {rollout.step}, {sample.rollout_id}",
         reward=None if sample.reward is None else format_number(sample.reward),
-        reward_parts=[(name, format_number(value)) for name, value in sample.reward_parts.items()],
+        reward_parts=_parts(sample),
         outcome=str(sample.outcome).replace("_", " "),
         is_valid=sample.outcome.is_valid,
         detail=visible(sample.outcome_detail),
-        facts=_facts(sample),
+        facts=[*_noted(rollout), *_facts(sample)],
         gap=None if style == "gap-none" else "0.0" if gap == 0 else format_number(gap),
         gap_style=style,
         prompt=prompt_text(sample, decode_token),
         tokens=completion_views(rollout, decode_token),
     )
+
+
+def _parts(sample: Sample) -> list[tuple[str, str]]:
+    """What was graded before a failure counts for nothing."""
+    parts = {} if sample.reward is None else sample.reward_parts
+    return [(visible(name), format_number(value)) for name, value in parts.items()]
+
+
+def _noted(rollout: KeptRollout) -> list[tuple[str, str]]:
+    """The prompt holds its question already."""
+    noted = {name: value for name, value in rollout.note.items() if name != "question"}
+    return [(visible(name), visible(str(value))) for name, value in noted.items()]
 
 
 def _facts(sample: Sample) -> list[tuple[str, str]]:

@@ -1,8 +1,9 @@
 """Which curves a run's page has."""
 
 from zerogap.obs import metric
-from zerogap.run.report.curves import Chart, Form, Series, draw_chart
+from zerogap.run.report.curves import Chart, draw_chart
 from zerogap.run.report.data import RunData
+from zerogap.run.report.plot import Form, Series
 from zerogap.run.report.scales import FLOAT32_EPSILON, ZERO_BAND, ZeroLogScale
 
 
@@ -21,7 +22,7 @@ def _reward(run: RunData) -> Chart | None:
 
 
 def _gap(run: RunData) -> Chart | None:
-    largest = _series(run, "gap/total/max", "largest", 3, "halo")
+    largest = _series(run, "gap/total/max", "max", 3, "halo")
     mean = _series(run, "gap/total/mean", "mean", 1)
     return draw_chart(
         "Gap between trainer and engine",

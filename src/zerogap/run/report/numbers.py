@@ -19,7 +19,7 @@ def format_number(value: float) -> str:
 
 def format_log_prob(value: float) -> str:
     """Nine significant digits, enough to tell any two float32; empty for NaN."""
-    return "" if math.isnan(value) else f"{value:.9g}"
+    return "" if math.isnan(value) else f"{value + 0.0:.9g}"  # + 0.0: no "-0"
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from zerogap.run.folder import RunFolder
-from zerogap.run.report import curves, tokens
+from zerogap.run.report import plot, tokens
 from zerogap.run.report.cards import build_cards, describe_ranking
 from zerogap.run.report.charts import draw_charts
 from zerogap.run.report.data import RunData, changed_settings, flatten, read_run
@@ -76,7 +76,7 @@ def _render(*, run: RunData, **parts: object) -> str:
         style=_asset("style.css"),
         script=script,
         script_digest=digest,
-        plot=curves,
+        plot=plot,
         legends={"gap": tokens.GAP_LEGEND, "chance": tokens.CHANCE_LEGEND},
         **parts,
     )

@@ -1,19 +1,22 @@
 """Rollouts kept in a run's folder: the newest ones, and which of them to show."""
 
+import itertools
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from zerogap.errors import ZerogapError
-from zerogap.rollout.storage import load_rollouts
+from zerogap.rollout.storage import SAMPLES_FILE, TRAINER_FILE, load_rollouts
 from zerogap.types import Sample
 
-TRAINER_FILE, TRAINER_COLUMN = "trainer.safetensors", "old_log_probs"
+TRAINER_COLUMN = "old_log_probs"
 NUM_RANKED = 5
 """How many best, how many worst and how many failed rollouts are shown."""
 
@@ -26,6 +29,8 @@ class KeptRollout:
     sample: Sample
     old_log_probs: np.ndarray
     """float32 [T], the trainer's at the start of the step; NaN where nothing trained or nothing was kept."""
+    note: Mapping[str, Any]
+    """What was written down for people about the prompt, such as its reference answer."""
 
     @property
     def gap(self) -> np.ndarray:
@@ -92,17 +97,25 @@ def _spread(scored: Sequence[KeptRollout], *, sign: int) -> list[KeptRollout]:
 def _read_step(folder: Path, notes: list[str]) -> list[KeptRollout]:
     step = int(folder.name.removeprefix("step_"))
     samples = load_rollouts(folder)
+    columns = _trainer_columns(folder, samples, notes)
+    rollouts = zip(samples, columns, _prompt_notes(folder), strict=True)
+    return [KeptRollout(step, *rollout) for rollout in rollouts]
+
+
+def _trainer_columns(folder: Path, samples: Sequence[Sample], notes: list[str]) -> list[np.ndarray]:
+    ends = np.cumsum([0, *(len(sample) for sample in samples)])
     path = folder / TRAINER_FILE
-    if not path.exists():
+    if path.exists():
+        flat = load_file(path)[TRAINER_COLUMN]
+    else:
         notes.append(f"rollouts/{folder.name} has no {TRAINER_FILE}: its tokens show no gap.")
-        return [
-            KeptRollout(step, sample, np.full(len(sample), np.nan, np.float32))
-            for sample in samples
-        ]
-    flat = load_file(path)[TRAINER_COLUMN]
-    ends = np.cumsum([len(sample) for sample in samples])
-    if len(samples) and flat.shape != (ends[-1],):
+        flat = np.full(ends[-1], np.nan, np.float32)
+    if flat.shape != (ends[-1],):
         msg = f"{TRAINER_FILE} has log-probs of shape {flat.shape} for {ends[-1]} tokens"
         raise ValueError(msg)
-    columns = np.split(flat, ends[:-1]) if len(samples) else []
-    return [KeptRollout(step, *pair) for pair in zip(samples, columns, strict=True)]
+    return [flat[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _prompt_notes(folder: Path) -> list[Mapping[str, Any]]:
+    lines = (folder / SAMPLES_FILE).read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line).get("note", {}) for line in lines]

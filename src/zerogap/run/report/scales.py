@@ -64,8 +64,8 @@ class LinearScale:
         """Multiples of ``step``."""
         count = round((self.high - self.low) / self.step)
         decimals = next(d for d in range(16) if math.isclose(round(self.step, d), self.step))
-        values = (self.low + i * self.step + 0.0 for i in range(count + 1))  # + 0.0: no "-0"
-        return [Tick(self.place(value), f"{value:,.{decimals}f}") for value in values]
+        values = [self.low + i * self.step + 0.0 for i in range(count + 1)]  # + 0.0: no "-0"
+        return [Tick(i / count, f"{value:,.{decimals}f}") for i, value in enumerate(values)]
 
 
 @dataclass(frozen=True)

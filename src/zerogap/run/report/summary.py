@@ -1,6 +1,6 @@
 """The run in words and in a few numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -46,22 +46,26 @@ def tiles(run: RunData) -> list[Tile]:
 
 
 def _reward_sentence(run: RunData) -> str:
+    held_out, training = run.points("eval/reward/mean"), run.points("reward/mean")
     length = f"over {plural(run.num_steps, 'step')} in {format_duration(_seconds(run))}"
-    for name, what in (("eval/reward/mean", "Held-out reward"), ("reward/mean", "Training reward")):
-        points = run.points(name)
-        if len(points) > 1:
-            (_, before), (_, after) = points[0], points[-1]
-            remark = "" if name.startswith("eval") else " (nothing held out was evaluated twice)"
-            return f"{what} {_change(before, after)} {length}{remark}."
-        if points:
-            step, value = points[0]
-            return f"{what} was {format_number(value)} at step {step}, measured once; {plural(run.num_steps, 'step')} took {format_duration(_seconds(run))}."
+    if len(held_out) > 1:
+        return f"Held-out reward {_change(held_out)} {length}."
+    if held_out and training:
+        once = f"Held-out reward was {format_number(held_out[0][1])} at step {held_out[0][0]} and was measured once"
+        return f"{once}; training reward {_change(training)} {length}."
+    if held_out:
+        return f"Held-out reward was {format_number(held_out[0][1])}; no step has followed."
+    if training:
+        return f"Training reward {_change(training)} {length}; nothing held out was evaluated."
     return f"No reward was recorded {length}."
 
 
-def _change(before: float, after: float) -> str:
+def _change(points: Sequence[tuple[int, float]]) -> str:
+    (_, before), (_, after) = points[0], points[-1]
     first, last = format_number(before), format_number(after)
-    if before == after:
+    if len(points) == 1:
+        return f"was {first}"
+    if first == last:
         return f"stayed at {first}"
     return f"{'rose' if after > before else 'fell'} from {first} to {last}"
 
