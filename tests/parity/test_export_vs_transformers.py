@@ -1,9 +1,11 @@
 """What we export, transformers loads as the same model, bit for bit."""
 
 import json
+import shutil
 
 import pytest
 import torch
+from helpers.gguf_vocabulary import TEXTS, save_as_gguf, trained_tokenizer
 from helpers.packed_rows import PackedRows
 from helpers.planted_fault import nudged, planted_fault
 from helpers.tiny_models import (
@@ -11,10 +13,12 @@ from helpers.tiny_models import (
     load_transformers_model,
     save_transformers_model,
     tiny_config,
+    tiny_model,
     transformers_model,
 )
 from helpers.tolerance import EXACT
 
+from zerogap.data import write_tokenizer_files
 from zerogap.models import RopeScaling, export_hf, hf_tensors, load_model
 
 CASES = {
@@ -79,3 +83,25 @@ def test_an_index_names_every_tensor_and_the_total_size(original, tmp_path):
     assert index["weight_map"].keys() == views.keys()
     assert index["metadata"]["total_size"] == sum(view.nbytes for view in views.values())
     assert {(folder / name).exists() for name in index["weight_map"].values()} == {True}
+
+
+@pytest.mark.parametrize(
+    ("family", "pre"),
+    [("llama", "smollm"), ("llama", "llama-bpe"), ("qwen2", "qwen2"), ("qwen3", "qwen2")],
+)
+def test_transformers_tokenizes_in_the_exported_folder_as_the_original(tmp_path, family, pre):
+    # Beside a config.json transformers may choose its own tokenizer class for the family.
+    from transformers import AutoTokenizer
+
+    original = trained_tokenizer(pre)
+    written = tmp_path / "tokenizer"
+    write_tokenizer_files(save_as_gguf(tmp_path / "v.gguf", original, pre), written)
+    folder = export_hf(
+        tiny_model(family, vocab_size=400),
+        tmp_path / "export",
+        save_tokenizer=lambda to: shutil.copytree(written, to, dirs_exist_ok=True),
+    )
+    theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    for text in TEXTS:
+        assert theirs(text).input_ids == original.encode(text).ids, text
+    assert len(theirs) == original.get_vocab_size()

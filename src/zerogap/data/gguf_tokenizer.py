@@ -12,6 +12,7 @@ has the same expressions. A name that is not listed is refused, since a wrong cu
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,37 +77,28 @@ _END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
     """Write the Hugging Face tokenizer files of a GGUF file's vocabulary into ``folder``.
 
+    Each file appears complete, and tokenizer.json last: where it exists, the others do too, even if the
+    process was killed here before.
+
     Args:
         gguf_path: with a byte-level BPE vocabulary cut as ``smollm``, ``llama-bpe`` or ``qwen2``.
-        folder: is created if needed; files of the same names are overwritten.
+        folder: is created if needed; files of the same names are replaced.
 
     Raises:
         DataError: no GGUF file, no vocabulary, or one of a kind that is not listed above.
     """
     metadata = _read_vocabulary(Path(gguf_path))
-    _check_kind(metadata, gguf_path)
+    _check_kind(metadata, Path(gguf_path))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _build_tokenizer(metadata).save(str(folder / "tokenizer.json"))
-    tokens = metadata["tokens"]
-    special = {
-        name: tokens[metadata[key]]
-        for name, key in _SPECIAL_IDS.items()
-        if metadata.get(key) is not None
-    }
-    config: dict[str, Any] = {
-        # The class that reads tokenizer.json as it stands, in every version of transformers.
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        **special,
-    }
-    if metadata["context_length"] is not None:
-        config["model_max_length"] = metadata["context_length"]
-    if metadata["chat_template"] is not None:
-        config["chat_template"] = metadata["chat_template"]
-    _write_json(folder / "tokenizer_config.json", config)
-    _write_json(folder / "special_tokens_map.json", special)
-    _write_json(folder / "generation_config.json", _generation_config(metadata))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
+        building = Path(name)
+        _write_json(building / "tokenizer_config.json", _tokenizer_config(metadata))
+        _write_json(building / "special_tokens_map.json", _special_tokens(metadata))
+        _write_json(building / "generation_config.json", _generation_config(metadata))
+        _build_tokenizer(metadata).save(str(building / "tokenizer.json"))
+        for file in sorted(building.iterdir(), key=lambda path: path.name == "tokenizer.json"):
+            file.replace(folder / file.name)
 
 
 def _read_vocabulary(path: Path) -> dict[str, Any]:
@@ -203,6 +195,23 @@ def _post_processor(metadata: Mapping[str, Any], cut: _Cut) -> processors.Templa
         ],
         special_tokens=[(token, ids[end]) for end, token in added.items()],
     )
+
+
+def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
+    ids = {name: metadata.get(key) for name, key in _SPECIAL_IDS.items()}
+    return {name: metadata["tokens"][i] for name, i in ids.items() if i is not None}
+
+
+def _tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    config = {
+        # The class that takes tokenizer.json as it stands, in every version of transformers.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": metadata["context_length"],
+        "chat_template": metadata["chat_template"],
+        **_special_tokens(metadata),
+    }
+    return {key: value for key, value in config.items() if value is not None}
 
 
 def _generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
