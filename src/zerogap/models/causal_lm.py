@@ -144,7 +144,11 @@ class DecoderLayer(nn.Module):
         config = self.config
         q_TNH, k_TKH, v_TKH = kernels.qkv_rope(
             kernels.norm_linear(
-                x_TD, self.input_norm.weight, self.qkv.weight, self.qkv.bias, eps=config.rms_norm_eps
+                x_TD,
+                self.input_norm.weight,
+                self.qkv.weight,
+                self.qkv.bias,
+                eps=config.rms_norm_eps,
             ),
             cos_Th,
             sin_Th,

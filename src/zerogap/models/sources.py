@@ -11,7 +11,8 @@ from zerogap.errors import MissingExtra, ModelError
 
 PACKAGE_PREFIX = "package:"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_HUB_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "model*.safetensors")
+_HUB_TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+_HUB_WEIGHT_FILES = ("model*.safetensors",)
 _HUB_ERRORS = (
     hub_errors.HfHubHTTPError,
     hub_errors.LocalEntryNotFoundError,
@@ -21,13 +22,14 @@ _HUB_ERRORS = (
 )
 
 
-def resolve_source(source: str | Path) -> Path:
+def resolve_source(source: str | Path, *, with_weights: bool = True) -> Path:
     """A Hugging Face folder or a ``.gguf`` file on this machine; a hub id is downloaded (or found in its cache).
 
     Args:
         source: a folder, a ``.gguf`` file, a hub id (``org/name``), or ``package:<module>/<file>`` for a
             file that an installed Python package ships. Something that exists on disk is never taken
             for a hub id.
+        with_weights: False downloads configuration and tokenizer only.
 
     Raises:
         ModelError: nothing is there, or it is neither a folder nor a .gguf file.
@@ -38,7 +40,7 @@ def resolve_source(source: str | Path) -> Path:
         return _check_kind(_package_file(text), source)
     path = Path(text).expanduser()
     if not path.exists() and isinstance(source, str) and _HUB_ID.fullmatch(text):
-        return _download(text)
+        return _download(text, with_weights)
     return _check_kind(path, source)
 
 
@@ -74,9 +76,10 @@ def _package_file(text: str) -> Path:
     return next((f / file for f in folders if (f / file).exists()), folders[0] / file)
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, with_weights: bool) -> Path:
+    patterns = [*_HUB_TEXT_FILES, *(_HUB_WEIGHT_FILES if with_weights else ())]
     try:
-        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=list(_HUB_FILES)))
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=patterns))
     except _HUB_ERRORS as error:
         msg = (
             f"model source {hub_id!r} is no folder here, and the Hugging Face hub did not give it "
