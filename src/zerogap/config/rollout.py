@@ -19,13 +19,7 @@ class RolloutConfig(Section):
     """How completions are drawn."""
 
     def problems(self) -> Iterator[str]:
-        """Sampling whose tokens cannot be trained on."""
+        """Sampling that gives a group no signal."""
         sampling = self.sampling
         if sampling.params().is_greedy:
             yield f"sampling.temperature = {sampling.temperature}: greedy completions of one prompt are all the same, so a group carries no signal; set a temperature above 0, such as 1.0"
-        for key, whole in (("top_k", -1), ("top_p", 1.0), ("min_p", 0.0)):
-            if (given := getattr(sampling, key)) != whole:
-                yield (
-                    f"sampling.{key} = {given}: truncated sampling draws from another distribution than the one the loss scores, "
-                    f"which biases every policy ratio; set {key} = {whole} (evaluate.sampling may truncate)"
-                )

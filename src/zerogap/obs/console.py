@@ -49,7 +49,7 @@ def _number(value: float) -> str:
 
 def _gap(value: float) -> str:
     """Exactly 0 must be told from nearly 0."""
-    return "0" if value == 0 else f"{value:.1e}"
+    return "0.0" if value == 0 else f"{value:.1e}"
 
 
 def _rate(value: float) -> str:

@@ -155,7 +155,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("train/num_micro_batches", "sum", "forward and backward passes"),
     ("train/micro_batch_fill", "mean", "token rows over what the micro-batches could hold"),
     ("train/num_updates", "sum", "optimizer updates"),
-    ("train/tokens_per_s", "last", "tokens of the samples trained on, a second of step/train_s"),
+    ("train/tokens_per_s", "last", "train/num_rows a second of step/train_s"),
     ("train/share_of_limit", "last", "arithmetic of the train phase over what the machine can do"),
     ("train/pack_s", "sum", "packing samples into micro-batches"),
     ("train/old_s", "sum", "log-probs at the start of the step, where an update came between"),

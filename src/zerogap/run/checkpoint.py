@@ -38,7 +38,12 @@ class RunState:
 
 
 def save_checkpoint(
-    folder: Path, model: CausalLM, trainer_state: Mapping[str, torch.Tensor], state: RunState, *, keep: int
+    folder: Path,
+    model: CausalLM,
+    trainer_state: Mapping[str, torch.Tensor],
+    state: RunState,
+    *,
+    keep: int,
 ) -> Path:
     """Write ``folder/step_<step>`` and remove all but the ``keep`` newest; returns the new one."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +99,9 @@ def _fill(model: CausalLM, weights: Mapping[str, torch.Tensor], path: Path) -> N
     wrong = sorted(
         name
         for name in parameters.keys() | weights.keys()
-        if name not in weights or name not in parameters or weights[name].shape != parameters[name].shape
+        if name not in weights
+        or name not in parameters
+        or weights[name].shape != parameters[name].shape
     )
     if wrong:
         msg = f"checkpoint {path} is of another model: {wrong[:5]} ({len(wrong)} tensors) differ in name or shape; use another run.dir"

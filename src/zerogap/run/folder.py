@@ -9,7 +9,14 @@ from zerogap.errors import CheckpointError
 from zerogap.run.checkpoint import list_checkpoints
 from zerogap.run.environment import describe_environment
 
-_MAY_CHANGE = ("run.dir", "run.steps", "run.checkpoint_every", "run.keep_checkpoints", "obs.", "engine.")
+_MAY_CHANGE = (
+    "run.dir",
+    "run.steps",
+    "run.checkpoint_every",
+    "run.keep_checkpoints",
+    "obs.",
+    "engine.",
+)
 """Keys that change no token and no gradient of the steps already done; ``run.steps`` only with a constant schedule."""
 
 

@@ -113,7 +113,9 @@ def tokenizer_folder(path: Path) -> Path:
         msg = f"{path} is neither a folder nor a .gguf file; a tokenizer is read from one of those"
         raise ModelError(msg)
     stat = path.stat()
-    key = hashlib.sha256(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()
+    ).hexdigest()[:16]
     folder = read_environment().cache / "tokenizers" / key
     if not (folder / "tokenizer.json").exists():
         write_tokenizer_files(path, folder)

@@ -23,7 +23,6 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
     ("sections", "message"),
     [
         ({"rollout": {"group_size": 1}}, "group_size = 1.*nothing to compare.*2 or more"),
-        ({"rollout": {"sampling": {"top_p": 0.9}}}, "top_p = 0.9.*another distribution.*top_p = 1"),
         ({"rollout": {"sampling": {"temperature": 0.0}}}, "temperature = 0.0.*no signal"),
         ({"rollout": {"sampling": {"min_p": 1.5}}}, r"min_p = 1.5.*\[0, 1\)"),
         ({"rollout": {"sampling": {"max_new_tokens": 0}}}, "max_new_tokens = 0.*1 or more"),

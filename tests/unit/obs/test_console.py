@@ -26,7 +26,7 @@ def test_a_step_is_one_line_even_on_a_narrow_terminal():
         "step/train_s": 3.0,
     }
     assert _lines((2, metrics)) == [
-        "step  2/20  reward 0.438  eval 0.500  gap 0  max 0  stale 0  tok/s 1,234  "
+        "step  2/20  reward 0.438  eval 0.500  gap 0.0  max 0.0  stale 0  tok/s 1,234  "
         "8.0 s (gen 5.0, train 3.0)  ETA 2 min 25 s"
     ]
 

@@ -95,7 +95,7 @@ def _parts(sample: Sample) -> list[tuple[str, str]]:
 def _noted(rollout: KeptRollout) -> list[tuple[str, str]]:
     """The prompt holds its question already."""
     noted = {name: value for name, value in rollout.note.items() if name != "question"}
-    return [(visible(name), visible(str(value))) for name, value in noted.items()]
+    return [(visible(name), visible(str(v))) for name, v in noted.items() if v is not None]
 
 
 def _facts(sample: Sample) -> list[tuple[str, str]]:

@@ -1,0 +1,23 @@
+"""Composition root: wires the rooms into runs. The only room that knows all the others.
+
+Comes in: a resolved recipe. Goes out: a run's folder with metrics, rollouts, checkpoints, an exported
+model and a report. Also what the other commands do: generate, evaluate, export.
+"""
+
+from zerogap.run.evaluate_model import evaluate_model
+from zerogap.run.export import export_run
+from zerogap.run.generate import generate_text
+from zerogap.run.policy import Policy, load_policy
+from zerogap.run.report import write_report
+from zerogap.run.train import TrainResult, train
+
+__all__ = [
+    "Policy",
+    "TrainResult",
+    "evaluate_model",
+    "export_run",
+    "generate_text",
+    "load_policy",
+    "train",
+    "write_report",
+]

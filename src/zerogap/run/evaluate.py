@@ -1,0 +1,70 @@
+"""Held-out prompts, answered and graded: greedy answers, sampled ones, or both."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zerogap.config import EvaluateConfig, SamplingConfig
+from zerogap.data import PromptItem
+from zerogap.obs import StepMetrics
+from zerogap.rollout import Collector, Progress, Rollouts
+from zerogap.types import SamplingParams
+
+MakeCollector = Callable[[SamplingParams, int], Collector]
+"""(how to draw, completions of a prompt) -> a collector on the policy as it is now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is asked, and how."""
+
+    items: Sequence[PromptItem]
+    config: EvaluateConfig
+    sampling: SamplingConfig
+
+    @property
+    def num_completions(self) -> int:
+        """Of one evaluation."""
+        return len(self.items) * (self.config.greedy + self.config.samples)
+
+    def run(
+        self,
+        make_collector: MakeCollector,
+        *,
+        metrics: StepMetrics,
+        on_progress: Progress | None = None,
+    ) -> None:
+        """Answer every prompt and add ``eval/*`` to ``metrics``. The noise is the same at every evaluation."""
+        if self.config.greedy:
+            params = self.sampling.greedy().params()
+            answered = make_collector(params, 1).collect(
+                self.items, step=0, purpose="eval-greedy", on_progress=on_progress
+            )
+            _add_mean(metrics, "eval/reward/mean", answered)
+            _add_counts(metrics, answered)
+        if self.config.samples:
+            drawn = make_collector(self.sampling.params(), self.config.samples).collect(
+                self.items, step=0, purpose="eval-sampled", on_progress=on_progress
+            )
+            _add_mean(metrics, "eval/sampled/reward/mean", drawn)
+            if not self.config.greedy:
+                _add_mean(metrics, "eval/reward/mean", drawn)
+            for group in drawn.groups:
+                rewards = [s.reward for s in group.samples if s.reward is not None]
+                if rewards:
+                    metrics.add("eval/sampled/best/mean", max(rewards))
+            _add_counts(metrics, drawn)
+        metrics.add("eval/num_prompts", len(self.items))
+
+
+def _add_mean(metrics: StepMetrics, name: str, rollouts: Rollouts) -> None:
+    rewards = [s.reward for s in rollouts.samples if s.reward is not None]
+    if rewards:
+        metrics.add(name, statistics.fmean(rewards), weight=len(rewards))
+
+
+def _add_counts(metrics: StepMetrics, rollouts: Rollouts) -> None:
+    for sample in rollouts.samples:
+        metrics.add("eval/num_failed", float(sample.reward is None))
+        metrics.add("eval/completion_len/mean", len(sample) - sample.num_prompt_tokens)
+        metrics.add("eval/truncated_fraction", float(sample.outcome == "truncated"))

@@ -1,0 +1,56 @@
+"""Grade any model on a recipe's held-out prompts."""
+
+from rich.console import Console
+
+from zerogap.config import ModelSection, RunConfig
+from zerogap.data import PromptEncoder, build_prompt_sets
+from zerogap.errors import ConfigError
+from zerogap.obs import Progress, StepMetrics
+from zerogap.rollout import Collector, build_rewards
+from zerogap.run.evaluate import Evaluation
+from zerogap.run.policy import load_policy
+from zerogap.run.progress import show_generation
+from zerogap.run.train import apply_threads
+from zerogap.types import SamplingParams
+
+
+def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dict[str, float]:
+    """The ``eval/*`` metrics of ``model`` on the evaluation prompts of ``config``.
+
+    Raises:
+        ConfigError: the recipe has no evaluation prompts.
+    """
+    apply_threads()
+    sets = build_prompt_sets(config.data)
+    if not len(sets.evaluation):
+        msg = "data has no evaluation prompts; set data.eval_size, or data.eval_path for files"
+        raise ConfigError(msg)
+    policy = load_policy(
+        ModelSection(path=model, tokenizer=config.model.tokenizer if config.model.path else None),
+        seed=config.run.seed,
+    )
+    engine = policy.engine(config.engine, seed=config.run.seed)
+    rewards = build_rewards(config.reward, score=sets.score)
+    encode = PromptEncoder(policy.tokenizer, config.prompt)
+
+    def make_collector(params: SamplingParams, group_size: int) -> Collector:
+        return Collector(
+            engine, rewards, encode=encode, decode=policy.detokenize, vocab_limit=policy.vocab_limit,
+            sampling=params, group_size=group_size, seed=config.run.seed,
+        )  # fmt: skip
+
+    evaluation = Evaluation(
+        items=sets.evaluation[: config.evaluate.max_prompts],
+        config=config.evaluate,
+        sampling=config.evaluate_sampling,
+    )
+    metrics = StepMetrics()
+    progress = Progress(Console(stderr=True), is_quiet=quiet)
+    try:
+        with progress.phase(
+            "evaluate", total=evaluation.num_completions, unit="completions"
+        ) as phase:
+            evaluation.run(make_collector, metrics=metrics, on_progress=show_generation(phase))
+    finally:
+        rewards.close()
+    return metrics.reduce()

@@ -1,0 +1,32 @@
+"""A policy as a Hugging Face folder."""
+
+from pathlib import Path
+
+from zerogap.config import RunConfig
+from zerogap.errors import CheckpointError
+from zerogap.models import export_hf
+from zerogap.run.checkpoint import load_checkpoint
+from zerogap.run.folder import RunFolder
+from zerogap.run.policy import Policy, load_policy
+
+
+def export_policy(policy: Policy, out: Path, *, replace: bool = True) -> None:
+    """Weights, configs and tokenizer files, complete or absent."""
+    export_hf(policy.model, out, save_tokenizer=policy.tokenizer.save, replace=replace)
+
+
+def export_run(run_dir: Path, out: Path) -> None:
+    """Write the newest checkpoint of a run as a model folder; ``out`` must not exist or be empty.
+
+    Raises:
+        CheckpointError: there is no run, or it has no checkpoint yet.
+    """
+    folder = RunFolder(run_dir)
+    latest = folder.latest_checkpoint()
+    if latest is None or not folder.config.exists():
+        msg = f"{run_dir} holds no run with a checkpoint; give the folder of a run (its run.dir), after its first checkpoint"
+        raise CheckpointError(msg)
+    config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
+    policy = load_policy(config.model, seed=config.run.seed)
+    load_checkpoint(latest, policy.model)
+    export_policy(policy, out, replace=False)

@@ -1,0 +1,38 @@
+"""Completions of prompts given on the command line."""
+
+from collections.abc import Iterator, Sequence
+
+from zerogap.config import EngineConfig, ModelSection, PromptConfig
+from zerogap.data import PromptEncoder, PromptItem
+from zerogap.engine import StreamedOutput
+from zerogap.run.policy import load_policy
+from zerogap.run.train import apply_threads
+from zerogap.types import GenerateRequest, SamplingParams
+
+
+def generate_text(
+    model: str,
+    prompts: Sequence[str],
+    params: SamplingParams,
+    *,
+    system: str | None = None,
+    is_raw: bool = False,
+) -> Iterator[StreamedOutput]:
+    """Stream the completions of each prompt, prompt after prompt.
+
+    Args:
+        model: a model source (folder, hub id, GGUF file, ``package:``).
+        prompts: user messages, or texts to continue when ``is_raw``.
+        params: how to draw.
+        system: system message.
+        is_raw: no chat template.
+    """
+    apply_threads()
+    policy = load_policy(ModelSection(path=model), seed=0)
+    engine = policy.engine(EngineConfig())
+    encode = PromptEncoder(policy.tokenizer, PromptConfig(chat=not is_raw, system=system))
+    for number, prompt in enumerate(prompts):
+        ids = tuple(encode(PromptItem(item_id=f"prompt-{number}", question=prompt)))
+        yield from engine.stream(
+            GenerateRequest(input_ids=ids, sampling_params=params, rid=str(number))
+        )

@@ -1,0 +1,81 @@
+"""What trainer and engine report, under the declared metric names."""
+
+from collections.abc import Sequence
+
+from zerogap.algorithms import GroupAdvantages
+from zerogap.engine import EngineStats
+from zerogap.obs import StepMetrics
+from zerogap.run.gap import gap_metrics
+from zerogap.train import TrainMetrics
+from zerogap.types import Sample
+
+
+def add_group_metrics(metrics: StepMetrics, groups: GroupAdvantages) -> None:
+    """``group/*``."""
+    metrics.add("group/count", groups.num_groups)
+    metrics.add("group/alone", groups.num_alone)
+    metrics.add("group/without_signal", groups.num_without_signal)
+
+
+_ENGINE_COUNTS = (
+    "num_steps",
+    "num_sampled_tokens",
+    "num_prefill_tokens",
+    "num_decode_tokens",
+    "num_recomputed_tokens",
+    "num_cached_tokens",
+    "num_retractions",
+)
+_TRAIN_FIELDS = (
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "num_loss_tokens",
+    "num_samples",
+    "num_rows",
+    "num_rows_saved",
+    "num_rows_without_gradient",
+    "num_micro_batches",
+    "micro_batch_fill",
+    "num_updates",
+)
+
+
+def add_engine_metrics(metrics: StepMetrics, stats: EngineStats) -> None:
+    """``engine/*`` of one step's generation, apart from rates."""
+    metrics.add_all({f"engine/{name}": getattr(stats, name) for name in _ENGINE_COUNTS})
+
+
+def add_train_metrics(
+    metrics: StepMetrics, samples: Sequence[Sample], trained: TrainMetrics
+) -> None:
+    """``train/*``, ``policy/*``, ``gap/*`` and ``excluded/*``, apart from rates."""
+    policy = trained.policy
+    metrics.add_all(
+        {
+            **{f"train/{name}": getattr(trained, name) for name in _TRAIN_FIELDS},
+            **{f"train/{part}_s": seconds for part, seconds in trained.seconds.items()},
+            "policy/ratio/mean": policy.ratio_mean,
+            "policy/ratio/min": policy.ratio_min,
+            "policy/ratio/max": policy.ratio_max,
+            "policy/clip_fraction": policy.clip_fraction,
+            "policy/entropy": policy.entropy,
+            "policy/kl_to_old": policy.kl_to_old,
+            "policy/kl_to_rollout": trained.kl_to_rollout,
+            **gap_metrics(samples, trained.old_log_probs),
+        }
+    )
+    if trained.kl_to_reference is not None:
+        metrics.add("policy/kl_to_reference", trained.kl_to_reference)
+    for reason, count in trained.excluded.items():
+        metrics.add(f"excluded/{reason}", count)
+
+
+def add_staleness(metrics: StepMetrics, samples: Sequence[Sample], weight_version: int) -> None:
+    """``staleness/*`` from each sample's oldest sampled token."""
+    for sample in samples:
+        sampled = sample.weight_version[sample.weight_version >= 0]
+        if len(sampled):
+            age = weight_version - int(sampled.min())
+            metrics.add("staleness/mean", age)
+            metrics.add("staleness/max", age)
