@@ -1,0 +1,220 @@
+"""One gradient, whatever the layout: micro-batch size, packing, order, accumulation, prompt sharing, recompute.
+
+The reference knows no layout: each sample alone through the model, a full log_softmax, the loss term by term.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from helpers.packed_rows import PackedRows
+from helpers.planted_fault import planted_fault
+from helpers.tiny_models import FAMILIES, tiny_model
+from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT
+from helpers.train_batches import VOCAB, advantages_of, make_groups
+
+from zerogap.config.loss import GRPOLossConfig, KLConfig
+from zerogap.config.train import TrainConfig
+from zerogap.train import Trainer
+from zerogap.train import forward as forward_module
+from zerogap.train import plan as plan_module
+from zerogap.train.attention import PackedAttention
+
+DENOMINATORS = {
+    "token": {"denominator": "token"},
+    "record": {"denominator": "record"},
+    "constant": {"denominator": "constant", "constant_denominator": 30},
+}
+LAYOUTS = {
+    "one sample a micro-batch": {"micro_batch_tokens": 1, "share_prompts": False},
+    "small micro-batches, shared": {"micro_batch_tokens": 40},
+    "small micro-batches, not shared": {"micro_batch_tokens": 40, "share_prompts": False},
+    "one micro-batch, not shared": {"micro_batch_tokens": 10_000, "share_prompts": False},
+    "recompute": {"micro_batch_tokens": 100, "recompute": True},
+}
+SAMPLES = make_groups(3, 3, seed=3)
+# One group without signal: it adds no gradient, and counts in every denominator.
+ADVANTAGES = [0.0 if s.group_id == "g1" else a for s, a in zip(SAMPLES, advantages_of(SAMPLES), strict=True)]  # fmt: skip
+
+
+def gradient_of(samples=SAMPLES, advantages=ADVANTAGES, *, family="qwen3", loss=None, **train):
+    """(gradient by name, metrics) of one step; the weights stay as they are."""
+    model = tiny_model(family)
+    loss = loss or GRPOLossConfig()
+    trainer = Trainer(
+        model,
+        TrainConfig(
+            learning_rate=0.0, max_grad_norm=1e9, **{"micro_batch_tokens": 10_000, **train}
+        ),
+        loss,
+        total_steps=1,
+        vocab_limit=VOCAB,
+        reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
+    )
+    metrics = trainer.step(samples, advantages)
+    return {name: p.grad for name, p in model.named_parameters()}, metrics
+
+
+def log_probs_alone(model, sample) -> torch.Tensor:
+    logits_TV = PackedRows([sample.token_ids.tolist()]).logits(model)
+    log_probs_TV = (logits_TV[:-1].double() / sample.temperature).log_softmax(-1)
+    targets = torch.from_numpy(sample.token_ids[1:].astype(np.int64))
+    return log_probs_TV.gather(1, targets[:, None])[:, 0][torch.tensor(sample.loss_mask[1:])]
+
+
+def reference(samples, advantages, *, kind, family="qwen3", kl=0.0) -> tuple[dict, float]:
+    """(gradient by name, loss) sample by sample."""
+    model, frozen = tiny_model(family), tiny_model(family, seed=1)
+    num_tokens, loss = sum(s.num_loss_tokens for s in samples), torch.zeros((), dtype=torch.float64)
+    for sample, advantage in zip(samples, advantages, strict=True):
+        log_probs = log_probs_alone(model, sample)
+        # At the first update the ratio is 1 and its gradient that of the log-prob.
+        terms = -advantage * (log_probs - log_probs.detach()).exp()
+        if kl:
+            difference = log_probs - log_probs_alone(frozen, sample).detach()
+            terms = terms + kl * ((-difference).exp() - 1 + difference)
+        denominator = {
+            "token": num_tokens,
+            "record": len(terms) * len(samples),
+            "constant": 30 * len(samples),
+        }[kind]
+        loss = loss + terms.sum() / denominator
+    loss.backward()
+    return {name: p.grad for name, p in model.named_parameters()}, loss.item()
+
+
+@functools.cache
+def sample_by_sample(kind: str, family: str = "qwen3", kl: float = 0.0) -> tuple[dict, float]:
+    return reference(SAMPLES, ADVANTAGES, kind=kind, family=family, kl=kl)
+
+
+@pytest.mark.parametrize("kind", DENOMINATORS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_and_gradient_are_those_of_each_sample_alone(family, kind):
+    loss = GRPOLossConfig(**DENOMINATORS[kind])
+    gradient, metrics = gradient_of(family=family, loss=loss, micro_batch_tokens=60)
+    expected, expected_loss = sample_by_sample(kind, family)
+    FP32_MODEL_GRADIENT.check(gradient, expected)
+    FP32_MODEL.check(metrics.loss, expected_loss)
+    for other in DENOMINATORS.keys() - {kind}:
+        with planted_fault(f"denominator {other}"):
+            FP32_MODEL_GRADIENT.check(gradient, sample_by_sample(other, family)[0])
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.7])
+def test_the_gradient_is_that_of_the_sampling_temperature(temperature):
+    samples = make_groups(2, 2, seed=5, temperature=temperature)
+    advantages = advantages_of(samples)
+    gradient, _ = gradient_of(samples, advantages)
+    FP32_MODEL_GRADIENT.check(gradient, reference(samples, advantages, kind="token")[0])
+    with planted_fault("temperature 1"):
+        hot = gradient_of(make_groups(2, 2, seed=5, temperature=1.0), advantages)[0]
+        FP32_MODEL_GRADIENT.check(hot, gradient)
+
+
+def test_the_kl_penalty_is_that_of_each_sample_alone():
+    loss = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.3))
+    gradient, metrics = gradient_of(loss=loss, micro_batch_tokens=60)
+    expected, expected_loss = sample_by_sample("token", kl=0.3)
+    FP32_MODEL_GRADIENT.check(gradient, expected)
+    FP32_MODEL.check(metrics.loss, expected_loss)
+    with planted_fault("another coefficient"):
+        FP32_MODEL_GRADIENT.check(gradient, sample_by_sample("token", kl=0.31)[0])
+
+
+@pytest.mark.parametrize("kind", DENOMINATORS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_changes_neither_gradient_nor_old_log_probs(layout, kind):
+    loss = GRPOLossConfig(**DENOMINATORS[kind])
+    gradient, metrics = gradient_of(loss=loss)
+    other, other_metrics = gradient_of(loss=loss, **LAYOUTS[layout])
+    # Case 31: bit for bit.
+    EXACT.check(list(other_metrics.old_log_probs), list(metrics.old_log_probs))
+    GRADIENT.check(other, gradient)
+
+
+def test_the_order_of_samples_changes_nothing():
+    order = np.random.default_rng(0).permutation(len(SAMPLES))
+    gradient, metrics = gradient_of()
+    other, other_metrics = gradient_of(
+        [SAMPLES[i] for i in order], [ADVANTAGES[i] for i in order], micro_batch_tokens=50
+    )
+    EXACT.check(list(other_metrics.old_log_probs), [metrics.old_log_probs[i] for i in order])
+    GRADIENT.check(other, gradient)
+
+
+def test_recompute_gives_the_same_bits():
+    EXACT.check(gradient_of(recompute=True)[0], gradient_of(recompute=False)[0])
+
+
+def test_a_group_without_signal_has_the_gradient_that_computing_it_would_give():
+    gradient, metrics = gradient_of()
+    assert metrics.num_rows_without_gradient > 0
+    tiny = [1e-300 if a == 0 else a for a in ADVANTAGES]
+    learned, learned_metrics = gradient_of(advantages=tiny)
+    assert learned_metrics.num_rows_without_gradient == 0
+    GRADIENT.check(gradient, learned)
+
+
+@pytest.mark.parametrize("kind", DENOMINATORS)
+def test_denominators_of_micro_batches_would_be_noticed(kind):
+    loss = GRPOLossConfig(**DENOMINATORS[kind])
+    gradient, _ = gradient_of(loss=loss)
+
+    def alone(group_id):
+        members = [i for i, s in enumerate(SAMPLES) if s.group_id == group_id]
+        mine = [SAMPLES[i] for i in members], [ADVANTAGES[i] for i in members]
+        return gradient_of(*mine, loss=loss)[0]
+
+    with planted_fault("each micro-batch divides by its own tokens"):
+        parts = [alone(group_id) for group_id in ("g0", "g1", "g2")]
+        GRADIENT.check({name: sum(part[name] for part in parts) for name in gradient}, gradient)
+
+
+def with_faulty_packing(monkeypatch, fault):
+    honest = plan_module.pack
+
+    def faulty(*args, **kwargs):
+        batches = honest(*args, **kwargs)
+        for batch in batches:
+            fault(batch)
+        return batches
+
+    monkeypatch.setattr(plan_module, "pack", faulty)
+
+
+def test_a_row_that_sees_a_sibling_would_be_noticed(monkeypatch):
+    gradient, metrics = gradient_of()
+
+    def read_a_siblings_key(batch):
+        layout = batch.layout
+        layout.write_row_W[layout.write_row_W == batch.num_rows - 1] = 3
+
+    with_faulty_packing(monkeypatch, read_a_siblings_key)
+    leaky, leaky_metrics = gradient_of()
+    with planted_fault("a row of another sample is read"):
+        GRADIENT.check(leaky, gradient)
+    with planted_fault("a row of another sample is read"):
+        FP32_MODEL.check(list(leaky_metrics.old_log_probs), list(metrics.old_log_probs))
+
+
+def test_a_sibling_without_gradient_would_be_noticed():
+    gradient, _ = gradient_of()
+    dropped: Sequence[float] = [0.0 if i == 2 else a for i, a in enumerate(ADVANTAGES)]
+    assert ADVANTAGES[2] != 0
+    with planted_fault("a sibling's gradient is dropped"):
+        GRADIENT.check(gradient_of(advantages=dropped)[0], gradient)
+
+
+def test_keys_without_gradient_would_be_noticed(monkeypatch):
+    gradient, _ = gradient_of()
+
+    class FrozenKeys(PackedAttention):
+        def __call__(self, layer, q_TNH, k_TKH, v_TKH):
+            return super().__call__(layer, q_TNH, k_TKH.detach(), v_TKH.detach())
+
+    monkeypatch.setattr(forward_module, "PackedAttention", FrozenKeys)
+    with planted_fault("the prompt gets no gradient from the rows that read it"):
+        GRADIENT.check(gradient_of()[0], gradient)

@@ -1,0 +1,270 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers.packed_rows import PackedRows
+from helpers.planted_fault import assert_notices, planted_fault
+from helpers.tiny_models import tiny_model
+from helpers.tolerance import EXACT, FP32_MODEL
+from helpers.train_batches import VOCAB, advantages_of, make_groups, make_sample
+
+from zerogap.algorithms import Exclusion
+from zerogap.config.loss import GRPOLossConfig, KLConfig
+from zerogap.config.train import TrainConfig
+from zerogap.errors import CheckpointError, ConfigError, NumericsError
+from zerogap.train import Trainer
+from zerogap.types import Outcome
+
+KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
+
+
+def build(model=None, *, loss=None, reference=None, total_steps=10, **train):
+    config = TrainConfig(**{"learning_rate": 1e-3, "micro_batch_tokens": 60, **train})
+    return Trainer(
+        model or tiny_model(), config, loss or GRPOLossConfig(),
+        total_steps=total_steps, vocab_limit=VOCAB, reference=reference,
+    )  # fmt: skip
+
+
+def weights_of(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def test_step_zero_identity_holds_with_learning_rate_zero():
+    model, samples = tiny_model(), make_groups()
+    before = weights_of(model)
+    trainer = build(model, learning_rate=0.0, weight_decay=0.1, updates_per_step=3)
+    scored = trainer.score(samples)
+    for _ in range(2):
+        metrics = trainer.step(samples, advantages_of(samples))
+        policy = metrics.policy
+        assert (policy.ratio_mean, policy.ratio_min, policy.ratio_max) == (1.0, 1.0, 1.0)
+        assert (policy.clip_fraction, policy.kl_to_old) == (0.0, 0.0)
+        assert metrics.num_updates == 3
+        masked = [np.where(s.loss_mask, x, np.nan) for s, x in zip(samples, scored, strict=True)]
+        EXACT.check(list(metrics.old_log_probs), [m.astype(np.float32) for m in masked])
+    EXACT.check(weights_of(model), before)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.6, 1.0, 1.7])
+def test_a_score_is_log_softmax_of_logits_over_temperature(temperature):
+    # Cases 1 and 2: logits are divided, not log-probs, and the result is renormalised.
+    model = tiny_model()
+    (sample,) = make_groups(1, 1, temperature=temperature)
+    (scored,) = build(model).score([sample])
+    with torch.no_grad():
+        logits_TV = PackedRows([sample.token_ids.tolist()]).logits(model)[:-1].double()
+    start = sample.num_prompt_tokens
+    targets = torch.from_numpy(sample.token_ids[1:].astype(np.int64))[:, None]
+
+    def picked(log_probs_TV):
+        return log_probs_TV.gather(1, targets)[start - 1 :, 0].float()
+
+    FP32_MODEL.check(scored[start:], picked((logits_TV / temperature).log_softmax(-1)))
+    assert np.isnan(scored[:start]).all()
+    if temperature != 1.0:
+        wrong = picked(logits_TV.log_softmax(-1) / temperature)
+        assert_notices("log-probs divided", lambda: FP32_MODEL.check(scored[start:], wrong))
+
+
+def test_greedy_samples_are_scored_at_temperature_one():
+    sample = make_groups(1, 1, temperature=1.0)[0]
+    greedy = make_groups(1, 1, temperature=0.0)[0]
+    trainer = build()
+    EXACT.check(trainer.score([greedy]), trainer.score([sample]))
+
+
+def test_score_covers_sampled_tokens_that_do_not_train():
+    sample = make_sample([1, 2], [3, 4, 5], loss_mask=[True, False, True])
+    failed = sample.failed(Outcome.VERIFIER_FAILED, "boom")
+    whole, also_whole = build().score([sample, failed])
+    assert np.isfinite(whole[2:]).all()
+    EXACT.check(also_whole, whole)
+
+
+def test_what_pays_becomes_more_likely():
+    model = tiny_model()
+    samples = [make_sample([1, 2, 3], [10 + i, 20], index=i) for i in range(4)]
+    advantages = [1.5, -0.5, -0.5, -0.5]
+    trainer = build(model, learning_rate=3e-3, updates_per_step=1)
+    before = [np.nansum(x) for x in trainer.score(samples)]
+    for _ in range(5):
+        trainer.step(samples, advantages)
+    after = [np.nansum(x) for x in trainer.score(samples)]
+    assert after[0] > before[0]
+    assert all(after[i] < before[i] for i in (1, 2, 3))
+
+
+def test_later_updates_use_the_log_probs_of_the_start_of_the_step():
+    samples = make_groups(4, 3)
+    trainer = build(learning_rate=1e-2, updates_per_step=2)
+    at_start = trainer.score(samples)
+    metrics = trainer.step(samples, advantages_of(samples))
+    for sample, old, scored in zip(samples, metrics.old_log_probs, at_start, strict=True):
+        EXACT.check(old[sample.loss_mask], scored[sample.loss_mask])
+    assert metrics.num_updates == 2
+    assert metrics.policy.ratio_max != 1.0
+    assert metrics.policy.kl_to_old > 0
+    with planted_fault("log-probs after the first update"):
+        later = trainer.score(samples)
+        EXACT.check(
+            metrics.old_log_probs[-1][samples[-1].loss_mask], later[-1][samples[-1].loss_mask]
+        )
+
+
+def test_the_gap_is_measured_against_the_engine_before_any_update():
+    samples = make_groups()
+    trainer = build()
+    scored = trainer.score(samples)
+    honest = [
+        make_sample(
+            s.token_ids[: s.num_prompt_tokens], s.token_ids[s.num_prompt_tokens :],
+            group_id=s.group_id, loss_mask=s.loss_mask[s.num_prompt_tokens :],
+            rollout_log_probs=x[s.num_prompt_tokens :],
+        )
+        for s, x in zip(samples, scored, strict=True)
+    ]  # fmt: skip
+    metrics = trainer.step(honest, advantages_of(honest))
+    assert (metrics.gap.mean, metrics.gap.max, metrics.gap.k3) == (0.0, 0.0, 0.0)
+    assert metrics.kl_to_rollout == 0.0
+    again = trainer.step(honest, advantages_of(honest))
+    assert again.gap.mean > 0, "the weights have moved, so the samples are stale"
+
+
+def test_excluded_samples_change_nothing_but_the_count():
+    samples = make_groups(2, 3)
+    advantages = advantages_of(samples)
+    failed = make_sample([1, 2], [3], group_id="g0", index=9, outcome=Outcome.INFRASTRUCTURE_FAILED)
+    models = [tiny_model(), tiny_model()]
+    plain = build(models[0]).step(samples, advantages)
+    mixed = build(models[1]).step([failed, *samples], [math.nan, *advantages])
+    EXACT.check(weights_of(models[1]), weights_of(models[0]))
+    assert (mixed.loss, mixed.num_samples) == (plain.loss, plain.num_samples)
+    assert mixed.excluded == {Exclusion.INVALID_OUTCOME: 1}
+    assert np.isnan(mixed.old_log_probs[0]).all()
+    assert len(mixed.old_log_probs) == 7
+
+
+def test_a_group_without_signal_moves_no_weight_by_itself():
+    model = tiny_model()
+    before = weights_of(model)
+    samples = make_groups(1, 4)
+    metrics = build(model).step(samples, [0.0] * 4)
+    EXACT.check(weights_of(model), before)
+    assert (metrics.loss, metrics.grad_norm) == (0.0, 0.0)
+    assert metrics.num_rows_without_gradient == metrics.num_rows
+    assert metrics.policy.num_tokens == sum(s.num_loss_tokens for s in samples)
+
+
+def test_weights_that_are_not_finite_stop_the_step_and_name_the_record():
+    model, samples = tiny_model(), make_groups(1, 2)
+    trainer = build(model)
+    with torch.no_grad():
+        model.norm.weight[3] = math.nan
+    before = weights_of(model)
+    with pytest.raises(NumericsError, match=r"log-prob of rollout g0/\d, position \d+ is nan"):
+        trainer.step(samples, [1.0, -1.0])
+    EXACT.check(weights_of(model), before)
+
+
+def test_a_failed_step_leaves_no_gradient_for_the_next():
+    samples, models = make_groups(2, 2), [tiny_model(), tiny_model()]
+    first, second = build(models[0]), build(models[1])
+    with torch.no_grad():
+        healthy = float(models[1].norm.weight[3])
+        models[1].norm.weight[3] = math.nan
+        with pytest.raises(NumericsError):
+            second.step(samples, [1.0, -1.0, 1.0, -1.0])
+        models[1].norm.weight[3] = healthy
+    for trainer in (first, second):
+        trainer.step(samples, [1.0, -1.0, 1.0, -1.0])
+    EXACT.check(weights_of(models[1]), weights_of(models[0]))
+
+
+def test_a_frozen_copy_has_kl_zero_at_first_and_more_later():
+    samples = make_groups()
+    trainer = build(loss=KL, reference=tiny_model(), learning_rate=1e-2)
+    first = trainer.step(samples, advantages_of(samples))
+    second = trainer.step(samples, advantages_of(samples))
+    assert first.kl_to_reference == 0.0
+    assert second.kl_to_reference > 0
+
+
+@pytest.mark.parametrize(("loss", "has_reference"), [(KL, False), (GRPOLossConfig(), True)])
+def test_a_reference_goes_with_a_kl_penalty_and_with_nothing_else(loss, has_reference):
+    with pytest.raises(ConfigError, match=r"loss.kl.kind = .* give both or neither"):
+        build(loss=loss, reference=tiny_model() if has_reference else None)
+
+
+@pytest.mark.parametrize("updates_per_step", [1, 2])
+@pytest.mark.parametrize("loss", [GRPOLossConfig(), KL])
+def test_progress_ends_at_its_total(loss, updates_per_step):
+    samples, seen = make_groups(4, 3), []
+    reference = tiny_model() if loss is KL else None
+    trainer = build(loss=loss, reference=reference, updates_per_step=updates_per_step)
+    metrics = trainer.step(samples, advantages_of(samples), on_progress=seen.append)
+    assert seen[-1].rows_done == seen[-1].rows_total
+    assert [p.rows_done for p in seen] == sorted({p.rows_done for p in seen})
+    assert sum(p.phase == "update" for p in seen) == metrics.num_micro_batches
+    phases = {p.phase for p in seen}
+    assert ("old" in phases) == (updates_per_step > 1)
+    assert ("reference" in phases) == (loss is KL)
+
+
+def test_metrics_count_rows_and_time():
+    samples = make_groups(2, 3)
+    metrics = build(micro_batch_tokens=1000).step(samples, advantages_of(samples))
+    alone = build(micro_batch_tokens=1000, share_prompts=False).step(
+        samples, advantages_of(samples)
+    )
+    assert metrics.num_rows + metrics.num_rows_saved == alone.num_rows
+    assert metrics.num_micro_batches == 1
+    assert metrics.micro_batch_fill == metrics.num_rows / 1000
+    assert metrics.num_loss_tokens == sum(s.num_loss_tokens for s in samples)
+    assert {"pack", "forward", "backward", "optimizer"} <= metrics.seconds.keys()
+    assert all(seconds >= 0 for seconds in metrics.seconds.values())
+
+
+def train_steps(trainer, steps):
+    results = []
+    for step in steps:
+        samples = make_groups(2, 3, seed=step)
+        metrics = trainer.step(samples, advantages_of(samples, seed=step))
+        results.append((metrics.loss, metrics.grad_norm, metrics.learning_rate, metrics.policy))
+    return results
+
+
+def test_a_resumed_trainer_goes_on_bit_for_bit():
+    settings = {"schedule": "cosine", "warmup_steps": 1, "weight_decay": 0.1, "updates_per_step": 2}
+    model = tiny_model()
+    trainer = build(model, **settings)
+    train_steps(trainer, [0, 1])
+    saved = weights_of(model), {name: t.clone() for name, t in trainer.state_dict().items()}
+    expected, noise = train_steps(trainer, [2, 3]), torch.rand(3)
+    resumed_model = tiny_model(seed=9)
+    resumed = build(resumed_model, **settings)
+    resumed_model.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    assert train_steps(resumed, [2, 3]) == expected
+    EXACT.check(torch.rand(3), noise)
+    EXACT.check(weights_of(resumed_model), weights_of(model))
+    EXACT.check(
+        {n: t for n, t in resumed.state_dict().items() if n != "torch_rng_state"},
+        {n: t for n, t in trainer.state_dict().items() if n != "torch_rng_state"},
+    )
+    forgetful_model = tiny_model(seed=9)
+    forgetful = build(forgetful_model, **settings)
+    forgetful_model.load_state_dict(saved[0])
+    with planted_fault("moments and schedule forgotten"):
+        train_steps(forgetful, [2, 3])
+        EXACT.check(weights_of(forgetful_model), weights_of(model))
+
+
+def test_a_state_that_is_none_is_refused():
+    trainer = build()
+    with pytest.raises(CheckpointError, match=r"lacks \['num_steps', 'torch_rng_state'\]"):
+        trainer.load_state_dict({"optimizer.num_updates": torch.tensor(1)})
+    state = trainer.state_dict()
+    with pytest.raises(CheckpointError, match="1 entries"):
+        trainer.load_state_dict({**state, "optimizer.exp_avg.stranger": torch.zeros(1)})
