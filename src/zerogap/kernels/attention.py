@@ -227,8 +227,7 @@ def _reference_pages(k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout) -> tupl
     shape = (layout.num_pages * PAGE_SIZE, num_kv_heads, head_dim)
     pages = []
     for rows_TKH in (k_TKH, v_TKH):
-        slots = rows_TKH.new_zeros(shape).index_copy(
-            0, layout.write_slot_W, rows_TKH[layout.write_row_W]
-        )
+        written = rows_TKH.index_select(0, layout.write_row_W)
+        slots = rows_TKH.new_zeros(shape).index_copy(0, layout.write_slot_W, written)
         pages.append(slots.view(layout.num_pages, PAGE_SIZE, num_kv_heads, head_dim))
     return pages[0].permute(0, 2, 3, 1), pages[1].transpose(1, 2)

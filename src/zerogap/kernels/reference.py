@@ -23,8 +23,8 @@ def swiglu(gate_up_TF2: Tensor) -> Tensor:
     """``silu(gate) * up`` of ``[gate | up]``."""
     gate_TF, up_TF = gate_up_TF2.chunk(2, dim=-1)
     # Not F.silu or sigmoid: their vectorised loop and scalar tail round differently, by an element's place in
-    # the tensor; exp does not. Below -80 the result is 0 to 1e-33, and exp's square would overflow in the gradient.
-    return gate_TF / (1 + torch.exp(-gate_TF.clamp(min=-80.0))) * up_TF
+    # the tensor; exp does not. Below -88 it would be infinite, and 0 * infinity a gradient.
+    return gate_TF / (1 + torch.exp(-gate_TF.clamp(min=-88.0))) * up_TF
 
 
 def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,10 +83,13 @@ def attention_over_pages(
     pages_TP = page_table_BP.long()[row_sequence_T.long(), :num_pages].clamp(min=0)
     offsets_S = torch.arange(PAGE_SIZE)
     scores, hidden = [], []
+    # index_select, not [...]: the gradient of indexing adds in the order threads happen to come.
     for page in range(num_pages):
         is_hidden_TS = (page * PAGE_SIZE + offsets_S)[None, :] > row_position_T[:, None]
         # Hidden slots hold anything, NaN included, and weight 0 would not silence it: 0 * NaN is NaN.
-        k_TKHS = k_PKHS[pages_TP[:, page]].masked_fill(is_hidden_TS[:, None, None, :], 0.0)
+        k_TKHS = k_PKHS.index_select(0, pages_TP[:, page]).masked_fill(
+            is_hidden_TS[:, None, None, :], 0.0
+        )
         score = (q_TKGH.unsqueeze(-1) * k_TKHS.unsqueeze(2)).sum(3) * scale
         scores.append(score.masked_fill(is_hidden_TS[:, None, None, :], -torch.inf))
         hidden.append(is_hidden_TS)
@@ -101,7 +104,9 @@ def attention_over_pages(
     for page, score in enumerate(scores):
         weight = torch.exp(score - peak.unsqueeze(-1))
         mass = mass + weight.sum(-1)
-        v_TKSH = v_PKSH[pages_TP[:, page]].masked_fill(hidden[page][:, None, :, None], 0.0)
+        v_TKSH = v_PKSH.index_select(0, pages_TP[:, page]).masked_fill(
+            hidden[page][:, None, :, None], 0.0
+        )
         out = out + (weight.unsqueeze(-1) * v_TKSH.unsqueeze(2)).sum(3)
     mass = mass.masked_fill(is_padding_T11, 1.0)
     return (out / mass.unsqueeze(-1)).view(num_rows, num_heads, head_dim)

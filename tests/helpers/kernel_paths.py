@@ -1,0 +1,73 @@
+"""Run the same call on the C++ kernels and on the torch reference, and take its gradients.
+
+``running_on`` swaps what the process-wide ``native`` has loaded, and puts it back: the same switch that a
+machine without a compiler sets.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from zerogap.kernels.native import native
+
+PATHS = ("native", "torch")
+
+
+@contextmanager
+def running_on(path: str) -> Iterator[None]:
+    """The block's kernels run on ``path``; a machine without a compiler skips "native"."""
+    if path == "native":
+        if native.library is None:
+            pytest.skip(f"no native kernels here: {native.why_not}")
+        yield
+        return
+    with running_library(None):
+        yield
+
+
+@contextmanager
+def running_library(library: ctypes.CDLL | None) -> Iterator[None]:
+    """The block's kernels come from this build of the sources, or from torch (None)."""
+    before = native._library, native.why_not
+    native._library, native.why_not = library, "a test chose torch" if library is None else None
+    try:
+        yield
+    finally:
+        native._library, native.why_not = before
+
+
+def as_tuple(outputs: object) -> tuple[Tensor, ...]:
+    """One output or several, as a tuple."""
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def values_and_gradients(
+    function: Callable[..., object], inputs: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs, and gradients of a fixed random weighting of them by every floating-point input.
+
+    The weights depend on the outputs' shapes only, so that two implementations and two dtypes are asked
+    for the gradient of the same number.
+    """
+    leaves = [
+        x.detach().clone().requires_grad_() if x.is_floating_point() else x.clone() for x in inputs
+    ]
+    outputs = as_tuple(function(*leaves))
+    generator = torch.Generator().manual_seed(1)
+    loss = sum(
+        (out * torch.randn(out.shape, generator=generator).to(out.dtype)).sum()
+        for out in outputs
+        if out.requires_grad
+    )
+    wanted = [x for x in leaves if x.requires_grad]
+    gradients = torch.autograd.grad(loss, wanted)
+    return [out.detach() for out in outputs], list(gradients)
+
+
+def doubled(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The same numbers in float64, integers as they are."""
+    return [x.double() if x.is_floating_point() else x for x in inputs]

@@ -1,0 +1,82 @@
+import pytest
+import torch
+from helpers.kernel_paths import doubled, values_and_gradients
+from helpers.planted_fault import assert_notices, planted_fault, scaled
+from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
+
+from zerogap.kernels import linear, pad_rows
+from zerogap.kernels.linear import row_gemm
+
+ROW_COUNTS = (1, 2, 3, 5, 7, 8, 9, 16, 23, 24, 64, 65, 130)
+
+
+def formula(x, weight, *bias):
+    return torch.nn.functional.linear(x, weight, *bias)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 8, 20])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_linear_and_its_gradients_are_torchs(num_rows, has_bias):
+    inputs = [torch.randn(num_rows, 20), torch.randn(12, 20)]
+    inputs += [torch.randn(12)] * has_bias
+    values, gradients = values_and_gradients(linear, inputs)
+    expected, expected_gradients = values_and_gradients(formula, doubled(inputs))
+    FP32_SAME_OP.check(values, expected)
+    FP32_MODEL_GRADIENT.check(gradients, expected_gradients)
+    if num_rows:
+        with planted_fault("one weight"):
+            FP32_SAME_OP.check(linear(inputs[0], scaled(inputs[1]), *inputs[2:]), expected[0])
+        for ours, theirs in zip(gradients, expected_gradients, strict=True):
+            with planted_fault("one gradient"):
+                FP32_MODEL_GRADIENT.check(scaled(ours), theirs)
+
+
+def test_a_gradient_that_nobody_wants_is_not_computed():
+    x, weight = torch.randn(3, 8), torch.randn(4, 8)
+    bias = torch.randn(4, requires_grad=True)
+    (linear(x, weight, bias) ** 2).sum().backward()
+    assert x.grad is None
+    assert weight.grad is None
+    assert bias.grad is not None
+
+
+@pytest.mark.parametrize("tile", [None, 16])
+@pytest.mark.parametrize("shape", [(64, 48), (64, 1), (100, 257)])
+def test_a_row_has_its_bits_among_any_number_of_rows(monkeypatch, tile, shape):
+    monkeypatch.setattr(row_gemm, "tile", tile)
+    num_in, num_out = shape
+    weight, bias = torch.randn(num_out, num_in), torch.randn(num_out)
+    x = torch.randn(max(ROW_COUNTS), num_in)
+    whole = linear(x, weight, bias)
+    for num_rows in ROW_COUNTS:
+        EXACT.check(linear(x[:num_rows], weight, bias), whole[:num_rows])
+        EXACT.check(linear(x[-num_rows:], weight, bias), whole[-num_rows:])
+        with torch.no_grad():
+            EXACT.check(linear(x[:num_rows], weight, bias), whole[:num_rows])
+
+
+def test_the_comparison_of_rows_notices_a_row_that_knows_its_batch():
+    x, weight = torch.randn(16, 64), torch.randn(48, 64)
+
+    def leaking(x):
+        return linear(x + 1e-6 * x.mean(0), weight)
+
+    assert_notices("batch mean", lambda: EXACT.check(leaking(x[:3]), leaking(x)[:3]))
+
+
+def test_rows_of_another_batch_that_are_nan_do_not_touch_a_row():
+    x, weight = torch.randn(9, 64), torch.randn(48, 64)
+    clean = linear(x, weight)
+    x[4] = torch.nan
+    dirty = linear(x, weight)
+    others = [0, 1, 2, 3, 5, 6, 7, 8]
+    EXACT.check(dirty[others], clean[others])
+    assert dirty[4].isnan().all()
+
+
+def test_padding_rows_are_zeros_and_a_full_tensor_is_not_copied():
+    x = torch.randn(5, 3)
+    padded = pad_rows(x)
+    EXACT.check(padded, torch.cat([x, torch.zeros(3, 3)]))
+    assert pad_rows(padded) is padded
+    assert pad_rows(x[:0]).shape == (0, 3)
