@@ -10,6 +10,8 @@ FLOAT32_EPSILON = 2.0**-23
 ZERO_BAND = 0.13
 """Share of a ``ZeroLogScale`` that exact zeros have for themselves, below its break."""
 
+_NARROWEST = 0.1
+"""Least span of a linear axis, relative to its values: closer up, noise looks like a trend."""
 _LOWEST_DECADE, _HIGHEST_DECADE = -9, -1
 
 
@@ -46,13 +48,14 @@ class LinearScale:
         """Holds all values; starts at 0 unless that would leave more than half of the axis empty."""
         finite = [value for value in values if math.isfinite(value)] or [0.0]
         low, high = min(finite), max(finite)
-        if high - low < 0.5 * max(abs(low), abs(high)):
-            margin = 0.1 * (high - low)
-            low, high = low - margin, high + margin
+        size = max(abs(low), abs(high))
+        if 0 < high - low < 0.5 * size:
+            middle, half = (low + high) / 2, max(0.6 * (high - low), _NARROWEST * size / 2)
+            low, high = middle - half, middle + half
         else:
             low, high = min(low, 0.0), max(high, 0.0)
-        if low == high:
-            low, high = sorted((0.0, 1.25 * low)) if low else (0.0, 1.0)
+        if low == high:  # nothing but zeros
+            high = 1.0
         step = nice_step((high - low) / num_ticks)
         return cls(math.floor(low / step) * step, math.ceil(high / step) * step, step)
 

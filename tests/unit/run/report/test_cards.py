@@ -26,8 +26,10 @@ def test_a_card_tells_reward_parts_outcome_and_how_it_finished():
 
 def test_a_card_tells_the_reference_answer():
     sample = kept_sample([5])
-    rollout = KeptRollout(1, sample, sample.rollout_log_probs, {"question": "2+2?", "answer": 4})
+    note = {"question": "2+2?", "answer": 4, "hint": None}
+    rollout = KeptRollout(1, sample, sample.rollout_log_probs, note)
     (cards,) = build_cards(rank([rollout]), str)
+    assert [name for name, _ in cards.cards[0].facts[:2]] == ["answer", "finish"]
     assert cards.cards[0].facts[0] == ("answer", "4")
 
 

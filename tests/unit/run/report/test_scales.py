@@ -35,6 +35,12 @@ def test_a_linear_scale_holds_its_values_and_ends_in_ticks(values):
 def test_a_linear_scale_starts_at_zero_unless_the_curve_would_be_flat():
     assert LinearScale.around([0.2, 0.9]).low == 0
     assert LinearScale.around([0.8, 0.9]).low > 0.7
+    assert LinearScale.around([0.8]).low == 0
+
+
+def test_noise_is_not_blown_up_to_a_trend():
+    scale = LinearScale.around([5.5394, 5.5398])
+    assert scale.high - scale.low >= 0.5
 
 
 def test_tick_labels_are_no_longer_than_their_step():
