@@ -1,0 +1,68 @@
+"""Reward functions that compare a completion with the item's reference answer: 1 if equal, else 0."""
+
+import re
+from decimal import Decimal
+
+from zerogap.data import PromptItem, TaskScore
+from zerogap.data.answers import first_number, last_number
+from zerogap.errors import RewardFailed
+from zerogap.rollout.rewards import RewardFunction
+from zerogap.types import Sample
+
+
+def exact_reward(completion: str, item: PromptItem, sample: Sample) -> float:
+    """1 if the text is the answer, up to surrounding white space."""
+    return float(completion.strip() == reference(item).strip())
+
+
+def last_number_reward(completion: str, item: PromptItem, sample: Sample) -> float:
+    """1 if the last number in the text is the answer; 1200, 1,200 and 1200.0 are one number."""
+    return float(last_number(completion) == _reference_number(item))
+
+
+def first_number_reward(completion: str, item: PromptItem, sample: Sample) -> float:
+    """1 if the first number in the text is the answer; for base models that go on after it."""
+    return float(first_number(completion) == _reference_number(item))
+
+
+def build_regex_reward(pattern: str) -> RewardFunction:
+    """1 if what the pattern's first group captures last equals the answer up to white space.
+
+    The dot also matches line ends, so that an answer may span lines.
+    """
+    compiled = re.compile(pattern, re.DOTALL)
+
+    def regex_reward(completion: str, item: PromptItem, sample: Sample) -> float:
+        found = [match.group(1) for match in compiled.finditer(completion)]
+        return float(bool(found) and (found[-1] or "").strip() == reference(item).strip())
+
+    return regex_reward
+
+
+def build_task_reward(score: TaskScore) -> RewardFunction:
+    """The data set's own score."""
+
+    def task_reward(completion: str, item: PromptItem, sample: Sample) -> float:
+        return score(completion, item)
+
+    return task_reward
+
+
+def reference(item: PromptItem) -> str:
+    """The item's answer.
+
+    Raises:
+        RewardFailed: it has none.
+    """
+    if item.answer is None:
+        msg = f"prompt {item.item_id} has no reference answer to compare with; set data.answer_field, or use a reward that needs none"
+        raise RewardFailed(msg)
+    return item.answer
+
+
+def _reference_number(item: PromptItem) -> Decimal:
+    number = last_number(reference(item))
+    if number is None:
+        msg = f'prompt {item.item_id} has the reference answer {item.answer!r}, which holds no number; use reward.kind = "exact"'
+        raise RewardFailed(msg)
+    return number

@@ -1,0 +1,82 @@
+"""From what the generator returned for one completion to a sample with an outcome."""
+
+import numpy as np
+
+from zerogap.types import (
+    FinishReason,
+    GenerateOutput,
+    GenerateRequest,
+    Outcome,
+    Sample,
+    Source,
+)
+
+
+def sample_of(
+    request: GenerateRequest,
+    output: GenerateOutput | None,
+    *,
+    group_id: str,
+    index: int,
+    vocab_limit: int,
+) -> Sample:
+    """The sample of one completion, without a reward. A failure is typed and trains nothing.
+
+    Args:
+        request: what was asked.
+        output: what came back for sibling ``index``, if anything did.
+        group_id: of the prompt.
+        index: sibling within the group.
+        vocab_limit: ids from here on mean nothing.
+
+    Raises:
+        DataError: a sampled token without a finite log-prob of at most 0, or columns of different length:
+            the generator cannot be trusted at all.
+    """
+    if output is None:
+        detail = "the generator returned no output for this completion"
+        return _unscorable(
+            request, [], f"{group_id}/{index}", Outcome.INFRASTRUCTURE_FAILED, detail
+        )
+    output_ids = output.output_ids.tolist()
+    if problem := _tampering(request, output, vocab_limit):
+        return _unscorable(request, output_ids, f"{group_id}/{index}", Outcome.TAMPERED, problem)
+    sample = Sample.from_output(
+        output, group_id=group_id, temperature=request.sampling_params.score_temperature
+    )
+    if not sample.outcome.is_valid:
+        return sample.failed(sample.outcome, sample.outcome_detail)
+    return sample
+
+
+def _tampering(request: GenerateRequest, output: GenerateOutput, vocab_limit: int) -> str:
+    """What the ids of the output contradict; empty if nothing."""
+    if output.prompt_ids.tolist() != list(request.input_ids):
+        return "the generator continued other prompt ids than it was given"
+    outside = output.output_ids[output.output_ids >= vocab_limit]
+    if len(outside):
+        return f"sampled ids {outside[:5].tolist()}, and the tokenizer has {vocab_limit}"
+    return ""
+
+
+def _unscorable(
+    request: GenerateRequest, output_ids: list[int], rollout_id: str, outcome: Outcome, detail: str
+) -> Sample:
+    """The ids, for people. Log-probs are left out: an id without meaning may come with one of no meaning."""
+    token_ids = [*request.input_ids, *output_ids]
+    num_tokens, num_prompt = len(token_ids), len(request.input_ids)
+    return Sample(
+        token_ids=np.array(token_ids),
+        source=np.repeat([Source.PROMPT, Source.POLICY], [num_prompt, len(output_ids)]),
+        loss_mask=np.zeros(num_tokens, bool),
+        rollout_log_probs=np.full(num_tokens, np.nan),
+        kept_log_mass=np.zeros(num_tokens),
+        weight_version=np.full(num_tokens, -1),
+        group_id=rollout_id.rpartition("/")[0],
+        rollout_id=rollout_id,
+        temperature=request.sampling_params.score_temperature,
+        finish_reason=FinishReason("abort", message=detail),
+        outcome=outcome,
+        outcome_detail=detail,
+        seed=request.sampling_params.sampling_seed or 0,
+    )

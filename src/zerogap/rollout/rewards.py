@@ -1,0 +1,128 @@
+"""What a reward is: a finite number for a completion, or a failure with its reason; never a 0 for a failure.
+
+A reward function is called with the completion's text, its prompt item and its sample::
+
+    def length_reward(completion: str, item: PromptItem, sample: Sample) -> float:
+        return min(len(completion), 100) / 100
+
+and may raise: the sample is then left out of its group's statistics and counted as verifier_failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Protocol
+
+from zerogap.data import PromptItem
+from zerogap.errors import RewardFailed
+from zerogap.types import Sample
+
+
+@dataclass(frozen=True)
+class RewardResult:
+    """A reward and what it is made of."""
+
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Named parts, for metrics; they need not add up to ``value``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardRequest:
+    """One completion to be rewarded."""
+
+    completion: str
+    """Text without special tokens and without the stop string."""
+    item: PromptItem
+    sample: Sample
+
+
+class RewardFunction(Protocol):
+    """Rewards one completion. May raise; may return anything that is a finite real number."""
+
+    def __call__(self, completion: str, item: PromptItem, sample: Sample) -> float | RewardResult:
+        """The reward of the completion."""
+        ...
+
+
+class Rewards(Protocol):
+    """Rewards many completions. Owns whatever it needs for that, until ``close``."""
+
+    def compute(
+        self,
+        requests: Sequence[RewardRequest],
+        *,
+        on_done: Callable[[], None] | None = None,
+    ) -> list[RewardResult | RewardFailed]:
+        """One result a request, in order; a failure is an entry, not an exception.
+
+        Args:
+            requests: completions.
+            on_done: called after each one, for a progress display.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back processes; the object is unusable afterwards. May be called twice."""
+        ...
+
+
+class DirectRewards:
+    """Calls the function here, one completion after the other. For functions that are quick and end."""
+
+    def __init__(self, function: RewardFunction) -> None:
+        self._function = function
+
+    def compute(
+        self,
+        requests: Sequence[RewardRequest],
+        *,
+        on_done: Callable[[], None] | None = None,
+    ) -> list[RewardResult | RewardFailed]:
+        """See ``Rewards``."""
+        results = []
+        for request in requests:
+            results.append(reward_or_failure(self._function, request))
+            if on_done is not None:
+                on_done()
+        return results
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def reward_or_failure(
+    function: RewardFunction, request: RewardRequest
+) -> RewardResult | RewardFailed:
+    """The function's reward, checked; or why there is none."""
+    try:
+        return checked_result(function(request.completion, request.item, request.sample))
+    except RewardFailed as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a typed outcome
+        return RewardFailed(f"{type(error).__name__}: {error}")
+
+
+def checked_result(returned: object) -> RewardResult:
+    """What a reward function returned, as a result.
+
+    Raises:
+        RewardFailed: it is no finite number, or a part is none.
+    """
+    result = (
+        returned
+        if isinstance(returned, RewardResult)
+        else RewardResult(_finite(returned, "reward"))
+    )
+    parts = {name: _finite(part, f"part {name!r}") for name, part in result.parts.items()}
+    return RewardResult(_finite(result.value, "reward"), parts)
+
+
+def _finite(value: object, what: str) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        msg = f"the reward function gave {what} = {value!r}, which is no finite number; return a float, or raise"
+        raise RewardFailed(msg)
+    return float(value)

@@ -1,0 +1,37 @@
+"""What a step's metrics say about its samples. Denominators: valid samples for rewards, all for lengths."""
+
+import statistics
+from collections.abc import Sequence
+
+from zerogap.obs.metrics import StepMetrics
+from zerogap.types import Outcome, Sample
+
+
+def add_rollout_metrics(metrics: StepMetrics, samples: Sequence[Sample]) -> None:
+    """Add ``reward/*``, ``rollout/*`` and ``outcome/*`` of a step's samples.
+
+    A failed sample counts under its outcome and in nothing about rewards. Lengths and the share of
+    truncated samples are over all samples, so that failures cannot hide how long completions get.
+    """
+    for outcome in Outcome:
+        metrics.add(f"outcome/{outcome}", sum(s.outcome == outcome for s in samples))
+    metrics.add("rollout/num_samples", len(samples))
+    for sample in samples:
+        num_completion = sum(end - start for start, end in sample.turns)
+        metrics.add("rollout/prompt_len/mean", sample.num_prompt_tokens)
+        metrics.add("rollout/completion_len/mean", num_completion)
+        metrics.add("rollout/completion_len/max", num_completion)
+        metrics.add("rollout/truncated_fraction", sample.outcome == Outcome.TRUNCATED)
+    _add_rewards(metrics, samples)
+
+
+def _add_rewards(metrics: StepMetrics, samples: Sequence[Sample]) -> None:
+    rewards = [s.reward for s in samples if s.reward is not None]
+    for reward in rewards:
+        for stat in ("mean", "min", "max"):
+            metrics.add(f"reward/{stat}", reward)
+    if rewards:
+        metrics.add("reward/std", statistics.pstdev(rewards))
+    for sample in samples:
+        for name, part in sample.reward_parts.items():
+            metrics.add(f"reward/part/{name}/mean", part)

@@ -1,0 +1,55 @@
+"""A generator without a model: what it answers is a function of the prompt, the seed and the sibling."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zerogap.types import FinishReason, GenerateOutput, GenerateRequest, WeightVersionSpan
+
+Completion = Callable[[GenerateRequest, int], Sequence[int]]
+
+
+def letters(request: GenerateRequest, index: int) -> list[int]:
+    """Four lower-case letters that the seed and the sibling fix, then the byte tokenizer's end (257)."""
+    seed = request.sampling_params.sampling_seed
+    drawn = np.random.default_rng([seed, index]).integers(97, 123, size=4)
+    return [*map(int, drawn), 257]
+
+
+@dataclass
+class FakeGenerator:
+    """Satisfies ``rollout.Generator``. ``change`` may replace an output, or drop it by returning None."""
+
+    completion: Completion = letters
+    change: Callable[[GenerateOutput], GenerateOutput | None] = lambda output: output
+    shuffle: bool = False
+    requests: list[GenerateRequest] = field(default_factory=list)
+
+    def generate(self, requests, *, on_progress=None) -> list[GenerateOutput]:
+        self.requests += requests
+        made = [
+            self.change(self._output(r, i)) for r in requests for i in range(r.sampling_params.n)
+        ]
+        outputs = [output for output in made if output is not None]
+        if self.shuffle:
+            order = np.random.default_rng(0).permutation(len(outputs))
+            outputs = [outputs[k] for k in order]
+        if on_progress is not None:
+            on_progress(len(outputs))
+        return outputs
+
+    def _output(self, request: GenerateRequest, index: int) -> GenerateOutput:
+        ids = np.array(self.completion(request, index), np.int32)
+        return GenerateOutput(
+            rid=request.rid,
+            index=index,
+            prompt_ids=np.array(request.input_ids, np.int32),
+            output_ids=ids,
+            output_log_probs=np.full(len(ids), -1.5, np.float32),
+            kept_log_mass=np.zeros(len(ids), np.float32),
+            finish_reason=FinishReason("stop", matched=257),
+            weight_versions=(WeightVersionSpan(3, 0, len(ids)),),
+            seed=request.sampling_params.sampling_seed,
+            text=bytes(i for i in ids if i < 128).decode(),
+        )

@@ -1,0 +1,30 @@
+"""Reward functions for worker processes, which import them by path."""
+
+import os
+import time
+
+
+def length(completion, item, sample, *, scale=1.0):
+    return len(completion) * scale
+
+
+def misbehave(completion, item, sample):
+    """Does what the completion says."""
+    if completion == "hang":
+        time.sleep(60)
+    if completion == "crash":
+        os._exit(3)
+    if completion == "raise":
+        raise ValueError("bad completion")
+    if completion == "nan":
+        return float("nan")
+    if completion == "none":
+        return None
+    if completion == "pid":
+        return os.getpid()
+    return 1.0
+
+
+def slow(completion, item, sample):
+    time.sleep(0.2)
+    return 1.0

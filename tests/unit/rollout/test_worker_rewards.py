@@ -1,0 +1,161 @@
+import subprocess
+import sys
+
+import psutil
+import pytest
+from helpers.samples import completed_sample
+
+from zerogap.config.reward import MathVerifyReward
+from zerogap.data import PromptItem
+from zerogap.errors import ConfigError, RewardFailed
+from zerogap.rollout import RewardRequest, RewardResult, WorkerRewards, build_rewards
+
+MISBEHAVE = "helpers.reward_functions:misbehave"
+
+
+def request(completion, answer="12"):
+    item = PromptItem(item_id="q", question="?", answer=answer)
+    return RewardRequest(completion=completion, item=item, sample=completed_sample(completion))
+
+
+@pytest.fixture
+def workers():
+    made = []
+
+    def make(function=MISBEHAVE, *, timeout_s=20.0, num_workers=2):
+        made.append(WorkerRewards(function, timeout_s=timeout_s, num_workers=num_workers))
+        return made[-1]
+
+    yield make
+    for rewards in made:
+        rewards.close()
+
+
+def pids(rewards):
+    return [worker._process.pid for worker in rewards._workers]
+
+
+def test_rewards_come_back_in_order(workers):
+    rewards = workers("helpers.reward_functions:length")
+    results = rewards.compute([request("a" * k) for k in range(12)])
+    assert [r.value for r in results] == list(range(12))
+
+
+FAILURES = {
+    "raise": "ValueError: bad completion",
+    "nan": "no finite number",
+    "none": "no finite number",
+    "crash": "ended its process",
+    "hang": "took longer than 0.5 s",
+}
+
+
+def test_a_failing_completion_is_a_failure_and_its_neighbours_keep_their_rewards(workers):
+    completions = [c for failing in FAILURES for c in ("ok", failing)]
+    results = workers(timeout_s=0.5).compute([request(c) for c in completions])
+    assert results[::2] == [RewardResult(1.0)] * len(FAILURES)
+    for result, reason in zip(results[1::2], FAILURES.values(), strict=True):
+        assert isinstance(result, RewardFailed)
+        assert reason in str(result)
+
+
+def test_a_stuck_process_is_killed_and_replaced(workers):
+    rewards = workers(timeout_s=0.5, num_workers=1)
+    stuck = pids(rewards)
+    rewards.compute([request("hang"), request("ok")])
+    assert not psutil.pid_exists(stuck[0])
+    assert pids(rewards) != stuck
+
+
+def test_waiting_in_line_is_no_timeout(workers):
+    # Eight completions in one process take longer together than the deadline of one.
+    rewards = workers("helpers.reward_functions:slow", timeout_s=1.0, num_workers=1)
+    results = rewards.compute([request("x") for _ in range(8)])
+    assert all(isinstance(r, RewardResult) for r in results)
+
+
+def test_closing_ends_the_processes_and_those_only(workers):
+    rewards, other = workers(), workers()
+    rewards.compute([request("ok")] * 4)
+    ours, others = pids(rewards), pids(other)
+    rewards.close()
+    rewards.close()
+    assert not any(psutil.pid_exists(pid) for pid in ours)
+    assert all(psutil.pid_exists(pid) for pid in others)
+    with pytest.raises(RewardFailed, match="were closed"):
+        rewards.compute([request("ok")])
+
+
+def test_an_interruption_leaves_no_process_at_work(workers):
+    rewards = workers(num_workers=1)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rewards.compute([request("ok"), request("pid")], on_done=interrupt)
+    assert pids(rewards) == []
+    assert rewards.compute([request("ok")]) == [RewardResult(1.0)]
+
+
+@pytest.mark.parametrize("function", ["no_such_module:f", "helpers.reward_functions:missing"])
+def test_a_function_that_cannot_be_imported_is_refused_at_once(function):
+    with pytest.raises(ConfigError, match="cannot be used in a worker process"):
+        WorkerRewards(function, timeout_s=1.0, num_workers=1)
+
+
+def test_processes_end_when_their_run_is_killed():
+    code = (
+        f"import sys, time; sys.path[:] = {sys.path!r}\n"
+        "from zerogap.rollout import WorkerRewards\n"
+        "r = WorkerRewards('helpers.reward_functions:length', timeout_s=1.0, num_workers=1)\n"
+        "print(r._workers[0]._process.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    with run:
+        worker = psutil.Process(int(run.stdout.readline()))
+        run.kill()
+    worker.wait(timeout=10)
+    assert not worker.is_running()
+
+
+# ------------------------------------------------------------------ math-verify
+
+
+@pytest.fixture(scope="module")
+def math():
+    pytest.importorskip("math_verify")
+    rewards = build_rewards(MathVerifyReward(kind="math_verify", timeout_s=3.0))
+    yield rewards
+    rewards.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "completion", "reward"),
+    [
+        ("1/2", "So the answer is 0.5", 1),
+        (r"\frac{1}{2}", r"Thus \boxed{\frac{2}{4}}.", 1),
+        ("12", "It is $13$.", 0),
+        ("12", "I do not know.", 0),
+        ("12", "", 0),
+        ("x^2+1", "$1 + x^2$", 1),
+        (r"The answer is $\sqrt{2}$", r"\boxed{2^{1/2}}", 1),
+        ("(1,2)", "$(1, 2)$", 1),
+        ("1,200", "1200", 1),
+    ],
+)
+def test_math_is_compared_as_mathematics(math, answer, completion, reward):
+    assert math.compute([request(completion, answer)]) == [RewardResult(reward)]
+
+
+def test_a_reference_that_is_no_mathematics_is_a_failure(math):
+    (result,) = math.compute([request("12", answer="")])
+    assert "finds no mathematics" in str(result)
+
+
+def test_a_comparison_that_never_ends_is_a_failure_not_a_zero(math):
+    tower = "$9^{9^{9^{9^{9}}}} - 9^{9^{9^{9}}}$"
+    stuck, fine = math.compute([request(tower, answer="7"), request("7", answer="7")])
+    assert "took longer" in str(stuck)
+    assert fine == RewardResult(1.0)
