@@ -66,8 +66,8 @@ def check_prompt_lengths(
     Raises:
         DataError: prompts that are too long, several in one message, or that cannot be encoded.
     """
-    lengths = {item.item_id: len(encode(item)) for item in items}
-    too_long = [f"{name} ({n} tokens)" for name, n in lengths.items() if n > max_prompt_tokens]
+    lengths = [(item.item_id, len(encode(item))) for item in items]
+    too_long = [f"{name} ({n} tokens)" for name, n in lengths if n > max_prompt_tokens]
     if too_long:
         shown = ", ".join(too_long[:_NUM_SHOWN]) + (", ..." if len(too_long) > _NUM_SHOWN else "")
         msg = (
@@ -75,4 +75,4 @@ def check_prompt_lengths(
             "the completion; remove them, shorten prompt.template, or lower rollout.sampling.max_new_tokens"
         )
         raise DataError(msg)
-    return max(lengths.values(), default=0)
+    return max((n for _, n in lengths), default=0)

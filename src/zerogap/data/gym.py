@@ -33,7 +33,7 @@ class GymPrompts:
         """Evaluation prompts, made at once."""
         self._eval_questions = {item.question for item in self.evaluation}
         self.train: Sequence[PromptItem] = _Lazy(self, size)
-        """Training prompts, each made when it is asked for: some data sets take a second an item."""
+        """Training prompts, each made when it is first asked for: some data sets take a second an item."""
 
     def score(self, completion: str, item: PromptItem) -> float:
         """The data set's own score of the completion without its surrounding white space."""
@@ -63,6 +63,7 @@ class _Lazy(Sequence[PromptItem]):
     def __init__(self, prompts: GymPrompts, size: int) -> None:
         self._prompts = prompts
         self._size = size
+        self._made: dict[int, PromptItem] = {}
 
     def __len__(self) -> int:
         return self._size
@@ -76,7 +77,10 @@ class _Lazy(Sequence[PromptItem]):
             return [self[k] for k in range(*index.indices(self._size))]
         if not -self._size <= index < self._size:
             raise IndexError(index)
-        return self._prompts.train_item(index % self._size)
+        place = index % self._size
+        if place not in self._made:
+            self._made[place] = self._prompts.train_item(place)
+        return self._made[place]
 
 
 def _create(name: str, params: Mapping[str, Any], *, seed: int, size: int) -> ProceduralDataset:

@@ -56,3 +56,10 @@ def test_prompts_that_do_not_fit_are_found_before_the_run():
     assert check_prompt_lengths(items, encode, max_prompt_tokens=20) == 20
     with pytest.raises(DataError, match=r"9 of 19 prompts do not fit: 11 \(12 tokens\)"):
         check_prompt_lengths(items, encode, max_prompt_tokens=11)
+
+
+def test_two_files_may_use_one_id():
+    items = [PromptItem(item_id="d-1", question=q) for q in ("a" * 20, "a")]
+    encode = PromptEncoder(byte_tokenizer(), PromptConfig(chat=False))
+    with pytest.raises(DataError, match="1 of 2 prompts do not fit"):
+        check_prompt_lengths(items, encode, max_prompt_tokens=11)

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.chat_tokenizers import merging_tokenizer
 from helpers.fake_generator import FakeGenerator
 from helpers.samples import make_output
 
@@ -261,6 +262,18 @@ def test_a_genuine_end_trains_though_it_is_also_the_padding_id():
     output = make_output(output_ids=(97, 257, 98, 257))
     sample = Sample.from_output(output, group_id="g", temperature=1.0)
     assert sample.loss_mask.tolist() == [False, False, True, True, True, True]
+
+
+def test_sampled_ids_are_kept_though_their_text_encodes_to_others():
+    # trl#5224: "he" + "llo" was sampled; the tokenizer would write "hello" as one id.
+    tokenizer = merging_tokenizer()
+    sampled = [tokenizer.encode("he")[0], tokenizer.encode("llo")[0]]
+    assert tokenizer.encode(tokenizer.decode(sampled)) == tokenizer.encode("hello") != sampled
+    output = make_output(prompt_ids=(0,), output_ids=sampled, text=tokenizer.decode(sampled))
+    sample = Sample.from_output(output, group_id="g", temperature=1.0)
+    suffix = tokenizer.encode("lo")
+    longer = sample.append(np.array(suffix), source=Source.ENVIRONMENT)
+    assert longer.token_ids.tolist() == [0, *sampled, *suffix]
 
 
 # ------------------------------------------------------------------ odds and ends
