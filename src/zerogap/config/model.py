@@ -52,7 +52,7 @@ class ModelSection(Section):
     init: ModelInit | None = None
     """Architecture of a randomly initialised model."""
     tokenizer: str | None = None
-    """``"byte"`` (one id a byte), or a folder, hub id or tokenizer.json; none: the one that came with ``path``."""
+    """``"byte"`` (one id a byte), or a folder, hub id or ``.gguf`` file; none: the one that came with ``path``."""
 
     def problems(self) -> Iterator[str]:
         """Neither or both sources; random weights without a tokenizer."""

@@ -1,9 +1,10 @@
 """The policy: one model with its tokenizer, and the two things that use it, built around the same storage."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zerogap.config.engine import EngineConfig
 from zerogap.config.env import read_environment
@@ -23,6 +24,8 @@ class Policy:
     tokenizer: Tokenizer
     eos_token_ids: tuple[int, ...]
     """Every id that model or tokenizer declare as the end of a turn."""
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    """The source's generation_config.json; goes into exports."""
 
     @property
     def vocab_limit(self) -> int:
@@ -84,7 +87,12 @@ def load_policy(section: ModelSection, *, seed: int) -> Policy:
     named = section.tokenizer
     tokenizer = _named_tokenizer(named) if named else Tokenizer.load(tokenizer_folder(loaded.path))
     eos = set(loaded.eos_token_ids) | set(tokenizer.eos_token_ids)
-    return Policy(model=loaded.model, tokenizer=tokenizer, eos_token_ids=tuple(sorted(eos)))
+    return Policy(
+        model=loaded.model,
+        tokenizer=tokenizer,
+        eos_token_ids=tuple(sorted(eos)),
+        generation=loaded.generation,
+    )
 
 
 def _random_policy(init: ModelInit, tokenizer: Tokenizer, seed: int) -> Policy:
@@ -102,7 +110,7 @@ def _random_policy(init: ModelInit, tokenizer: Tokenizer, seed: int) -> Policy:
 def _named_tokenizer(name: str) -> Tokenizer:
     if name == "byte":
         return byte_tokenizer()
-    return Tokenizer.load(tokenizer_folder(resolve_source(name)))
+    return Tokenizer.load(tokenizer_folder(resolve_source(name, with_weights=False)))
 
 
 def tokenizer_folder(path: Path) -> Path:

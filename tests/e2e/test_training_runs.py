@@ -1,0 +1,206 @@
+"""Whole runs of the tiny recipe: they learn, resume as if nothing had happened, and leave what they promise."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from zerogap.obs import read_jsonl
+from zerogap.rollout import load_rollouts
+
+pytestmark = pytest.mark.e2e
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
+SMALL = {
+    "rollout.prompts_per_step": "4",
+    "rollout.group_size": "4",
+    "model.init.num_layers": "2",
+    "model.init.hidden_size": "64",
+    "model.init.intermediate_size": "128",
+    "model.init.num_heads": "4",
+    "evaluate.every": "2",
+    "run.checkpoint_every": "2",
+    "run.steps": "6",
+    "train.warmup_steps": "1",
+}
+_TIMED = ("_s", "tokens_per_s", "peak_bytes", "share_of_limit")
+
+
+def command(folder: Path, **overrides: str) -> list[str]:
+    values = SMALL | {"run.dir": str(folder)} | {k.replace("__", "."): v for k, v in overrides.items()}
+    flags = [part for key, value in values.items() for part in (f"--{key}", value)]
+    return [sys.executable, "-m", "zerogap.cli", "train", str(RECIPE), *flags]
+
+
+def run(folder: Path, **overrides: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(folder, **overrides), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl without what depends on the clock."""
+    lines = read_jsonl(folder / "metrics.jsonl")
+    return [{k: v for k, v in line.items() if not k.endswith(_TIMED)} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    run(folder)
+    return folder
+
+
+def wait_for_steps(folder: Path, process: subprocess.Popen[str], count: int) -> None:
+    deadline = time.monotonic() + 120
+    path = folder / "metrics.jsonl"
+    while not (path.exists() and len(read_jsonl(path)) >= count):
+        assert process.poll() is None, f"the run ended by itself: {process.communicate()}"
+        assert time.monotonic() < deadline, "the run makes no progress"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("lines_before_the_kill", [2, 4, 5])
+def test_killed_at_any_step_and_started_again_ends_with_the_same_metrics_and_weights(
+    uninterrupted: Path, tmp_path: Path, lines_before_the_kill: int
+):
+    folder = tmp_path / "killed"
+    process = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(folder, process, lines_before_the_kill)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(metrics(folder)) < len(metrics(uninterrupted))
+    run(folder)
+    assert metrics(folder) == metrics(uninterrupted)
+    last = "checkpoints/step_000006/model.safetensors"
+    assert (folder / last).read_bytes() == (uninterrupted / last).read_bytes()
+    last = "checkpoints/step_000006/trainer.safetensors"
+    assert (folder / last).read_bytes() == (uninterrupted / last).read_bytes()
+
+
+def test_a_torn_checkpoint_is_as_if_it_were_not_there(uninterrupted: Path, tmp_path: Path):
+    folder = tmp_path / "torn"
+    run(folder, run__steps="2")
+    partial = folder / "checkpoints" / ".step_000004.partial"
+    partial.mkdir()
+    (partial / "model.safetensors").write_bytes(b"half")
+    run(folder)
+    assert metrics(folder) == metrics(uninterrupted)
+    assert not partial.exists()
+
+
+def test_the_first_ctrl_c_finishes_the_step_and_saves_it(uninterrupted: Path, tmp_path: Path):
+    folder = tmp_path / "interrupted"
+    process = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(folder, process, 2)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=120)
+    assert "will be finished and saved" in out, out + error
+    done = metrics(folder)[-1]["step"]
+    assert (folder / "checkpoints" / f"step_{done:06d}").exists()
+    run(folder)
+    assert metrics(folder) == metrics(uninterrupted)
+
+
+def test_the_gap_is_exactly_zero_at_every_step(uninterrupted: Path):
+    steps = metrics(uninterrupted)[1:]
+    assert [line["gap/total/max"] for line in steps] == [0.0] * 6
+    assert all(line["gap/num_tokens"] > 0 for line in steps)
+    assert all(line["policy/clip_fraction"] == 0 for line in steps)
+
+
+def test_the_weights_did_move(uninterrupted: Path):
+    steps = metrics(uninterrupted)[1:]
+    assert len({line["policy/entropy"] for line in steps}) == 6
+    assert [line["weight_version"] for line in steps] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_gap_is_zero_at_other_temperatures_too(tmp_path: Path):
+    run(tmp_path / "t", rollout__sampling__temperature="0.7", run__steps="2")
+    assert [line["gap/total/max"] for line in metrics(tmp_path / "t")[1:]] == [0.0, 0.0]
+
+
+def test_truncated_sampling_shows_as_a_gap_from_sampling_and_from_nothing_else(tmp_path: Path):
+    done = run(tmp_path / "t", rollout__sampling__top_p="0.9", run__steps="2")
+    assert "gap/sampling" in done.stdout
+    for line in metrics(tmp_path / "t")[1:]:
+        assert line["gap/numbers/open/max"] == 0.0
+        assert line["gap/sampling/open/mean"] > 0.01
+        assert line["gap/total/mean"] == pytest.approx(line["gap/sampling/open/mean"])
+
+
+def test_rollouts_on_disk_hold_what_engine_and_trainer_said(uninterrupted: Path):
+    from safetensors.numpy import load_file
+
+    folder = uninterrupted / "rollouts" / "step_000003"
+    samples = load_rollouts(folder)
+    trainer = load_file(folder / "trainer.safetensors")["old_log_probs"]
+    engine = np.concatenate([s.rollout_log_probs for s in samples])
+    trained = np.concatenate([s.loss_mask for s in samples])
+    assert len(samples) == 16
+    assert np.array_equal(trainer[trained], engine[trained])
+
+
+def test_a_run_leaves_a_model_that_transformers_loads_and_a_report(uninterrupted: Path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(uninterrupted / "export")
+    tokenizer = AutoTokenizer.from_pretrained(uninterrupted / "export")
+    logits = model(torch.tensor([tokenizer("ab").input_ids])).logits
+    assert torch.isfinite(logits).all()
+    page = (uninterrupted / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+
+
+def test_the_export_command_writes_the_same_model(uninterrupted: Path, tmp_path: Path):
+    arguments = [sys.executable, "-m", "zerogap.cli", "export", str(uninterrupted), str(tmp_path / "out")]
+    subprocess.run(arguments, check=True, capture_output=True)
+    one, two = (f / "model.safetensors" for f in (uninterrupted / "export", tmp_path / "out"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_finished_run_started_again_changes_nothing(uninterrupted: Path):
+    before = metrics(uninterrupted)
+    run(uninterrupted)
+    assert metrics(uninterrupted) == before
+
+
+def test_another_recipe_in_the_same_folder_is_refused_with_the_keys_that_differ(uninterrupted: Path):
+    done = subprocess.run(
+        command(uninterrupted, train__learning_rate="0.5"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "train.learning_rate" in done.stderr
+    assert "run.dir" in done.stderr
+
+
+def test_a_damaged_checkpoint_is_an_error_that_names_it(uninterrupted: Path, tmp_path: Path):
+    import shutil
+
+    folder = tmp_path / "damaged"
+    shutil.copytree(uninterrupted, folder)
+    weights = folder / "checkpoints" / "step_000006" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    done = subprocess.run(command(folder), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "step_000006" in done.stderr
+    assert "fingerprint" in done.stderr
+
+
+def test_the_folder_says_what_ran(uninterrupted: Path):
+    environment = json.loads((uninterrupted / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    config = json.loads((uninterrupted / "config.json").read_text())
+    assert config["run"]["steps"] == 6
+    spans = read_jsonl(uninterrupted / "events.jsonl")
+    assert {"step/generate", "step/train", "step/publish"} <= {s["span"] for s in spans}
+    assert os.path.getsize(uninterrupted / "events.jsonl") > 0
