@@ -28,7 +28,7 @@ class TrainConfig(Section):
     """Gradients of larger norm are scaled down to it."""
     updates_per_step: int = Field(1, ge=1)
     """Optimizer updates from one step's samples; their prompts are split evenly."""
-    micro_batch_tokens: int = Field(4096, ge=1)
+    micro_batch_tokens: int = Field(1024, ge=1)
     """Most token rows in one forward and backward pass; a longer sample gets one of its own."""
     recompute: bool = False
     """Compute each layer's activations again in the backward pass: less memory, about a third more time."""

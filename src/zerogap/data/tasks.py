@@ -11,7 +11,7 @@ step and a learning rate of 1e-3, repeat_letter goes from 0.03 to above 0.95 in 
 copy_letters is at 0.6 then.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from random import Random
 from typing import Protocol
@@ -79,6 +79,35 @@ class Addition:
 
     def score(self, completion: str, answer: str) -> float:
         """1 if the last number is the sum."""
+        return float(last_number(completion) == Decimal(answer))
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Sums, differences and products of two whole numbers in [low, high], mixed; no result is negative."""
+
+    low: int = 1
+    high: int = 9
+    signs: str = "+-*"
+
+    def __post_init__(self) -> None:
+        _check_range("low", self.low, "high", self.high, least=0)
+        if (
+            not self.signs
+            or len(set(self.signs)) != len(self.signs)
+            or set(self.signs) - set("+-*")
+        ):
+            msg = f"data.params: signs = {self.signs!r}: need one or more of +, - and *, each once"
+            raise DataError(msg)
+
+    def draw(self, random: Random) -> Drawn:
+        """Such as ``What is 7 - 3?``."""
+        sign = random.choice(self.signs)
+        drawn = _draw_sum(random, self.low, self.high, sign)
+        return replace(drawn, key=f"{sign} {drawn.key}")
+
+    def score(self, completion: str, answer: str) -> float:
+        """1 if the last number is the result."""
         return float(last_number(completion) == Decimal(answer))
 
 
@@ -196,6 +225,7 @@ class CopyLetters:
 TASKS: dict[str, type[Task]] = {
     "multiplication": Multiplication,
     "addition": Addition,
+    "arithmetic": Arithmetic,
     "count_letters": CountLetters,
     "sort_letters": SortLetters,
     "reverse": Reverse,
@@ -207,7 +237,9 @@ TASKS: dict[str, type[Task]] = {
 def _draw_sum(random: Random, low: int, high: int, sign: str) -> Drawn:
     a, b = random.randint(low, high), random.randint(low, high)
     key = f"{min(a, b)} {max(a, b)}"
-    answer = a * b if sign == "*" else a + b
+    if sign == "-":
+        a, b = max(a, b), min(a, b)
+    answer = {"*": a * b, "+": a + b, "-": a - b}[sign]
     return Drawn(key, f"What is {a} {sign} {b}? Reply with only the number.", str(answer))
 
 
