@@ -34,7 +34,9 @@ _TIMED = ("_s", "tokens_per_s", "peak_bytes", "share_of_limit")
 
 
 def command(folder: Path, **overrides: str) -> list[str]:
-    values = SMALL | {"run.dir": str(folder)} | {k.replace("__", "."): v for k, v in overrides.items()}
+    values = (
+        SMALL | {"run.dir": str(folder)} | {k.replace("__", "."): v for k, v in overrides.items()}
+    )
     flags = [part for key, value in values.items() for part in (f"--{key}", value)]
     return [sys.executable, "-m", "zerogap.cli", "train", str(RECIPE), *flags]
 
@@ -72,7 +74,9 @@ def test_killed_at_any_step_and_started_again_ends_with_the_same_metrics_and_wei
     uninterrupted: Path, tmp_path: Path, lines_before_the_kill: int
 ):
     folder = tmp_path / "killed"
-    process = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_for_steps(folder, process, lines_before_the_kill)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -98,7 +102,9 @@ def test_a_torn_checkpoint_is_as_if_it_were_not_there(uninterrupted: Path, tmp_p
 
 def test_the_first_ctrl_c_finishes_the_step_and_saves_it(uninterrupted: Path, tmp_path: Path):
     folder = tmp_path / "interrupted"
-    process = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_for_steps(folder, process, 2)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=120)
@@ -160,7 +166,14 @@ def test_a_run_leaves_a_model_that_transformers_loads_and_a_report(uninterrupted
 
 
 def test_the_export_command_writes_the_same_model(uninterrupted: Path, tmp_path: Path):
-    arguments = [sys.executable, "-m", "zerogap.cli", "export", str(uninterrupted), str(tmp_path / "out")]
+    arguments = [
+        sys.executable,
+        "-m",
+        "zerogap.cli",
+        "export",
+        str(uninterrupted),
+        str(tmp_path / "out"),
+    ]
     subprocess.run(arguments, check=True, capture_output=True)
     one, two = (f / "model.safetensors" for f in (uninterrupted / "export", tmp_path / "out"))
     assert one.read_bytes() == two.read_bytes()
@@ -172,9 +185,14 @@ def test_a_finished_run_started_again_changes_nothing(uninterrupted: Path):
     assert metrics(uninterrupted) == before
 
 
-def test_another_recipe_in_the_same_folder_is_refused_with_the_keys_that_differ(uninterrupted: Path):
+def test_another_recipe_in_the_same_folder_is_refused_with_the_keys_that_differ(
+    uninterrupted: Path,
+):
     done = subprocess.run(
-        command(uninterrupted, train__learning_rate="0.5"), capture_output=True, text=True, check=False
+        command(uninterrupted, train__learning_rate="0.5"),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert "train.learning_rate" in done.stderr

@@ -5,17 +5,11 @@ and never on what is computed beside it. That is what makes the trainer's log-pr
 the engine's. ``kernel_report()`` says which path runs and why.
 """
 
-from zerogap.kernels.attention import (
-    AttentionPlan,
-    PackedLayout,
-    build_packed_layout,
-    packed_attention,
-    paged_attention,
-    write_kv,
-)
+from zerogap.kernels.attention import packed_attention, paged_attention, write_kv
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.fused import norm_linear, swiglu_linear
 from zerogap.kernels.head import log_probs
+from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
 from zerogap.kernels.linear import linear, pad_rows
 from zerogap.kernels.noise import position_uniform
 from zerogap.kernels.probe import (
@@ -25,7 +19,8 @@ from zerogap.kernels.probe import (
     probe_row_invariance,
 )
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
-from zerogap.kernels.sampling import LogitsBuffer, SamplingRows, sample_tokens
+from zerogap.kernels.sampling import LogitsBuffer, sample_tokens
+from zerogap.kernels.sampling_rows import SamplingRows
 
 __all__ = [
     "PAGE_SIZE",

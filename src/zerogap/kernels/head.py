@@ -99,7 +99,12 @@ class Statistics:
     ) -> None:
         """Columns ``[begin, begin + C)`` of the head; to be called in ascending order."""
         if native.handles(logits_RC):
-            native.add_chunk(self, logits_RC, temperature_R, target_R - begin)
+            native.add_chunk(
+                logits_RC,
+                temperature_R,
+                target_R - begin,
+                (self.peak, self.mass, self.moment, self.target_logit),
+            )
             return
         scaled = logits_RC / temperature_R[:, None]
         chunk = reference.chunk_statistics(scaled)

@@ -6,10 +6,7 @@ All tensors are contiguous and on CPU, float32 unless a dtype is named; another 
 ``KernelError``. Indices inside tensors (slots, pages, ids) are the caller's word.
 """
 
-from __future__ import annotations
-
 import ctypes
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,11 +15,8 @@ from zerogap.config.env import read_environment
 from zerogap.errors import KernelError
 from zerogap.kernels.build import load_library
 from zerogap.kernels.constants import PAGE_SIZE, VOCAB_CHUNK
-
-if TYPE_CHECKING:
-    from zerogap.kernels.attention import AttentionPlan, PackedLayout
-    from zerogap.kernels.head import Statistics
-    from zerogap.kernels.sampling import SamplingRows
+from zerogap.kernels.layout import AttentionPlan, PackedLayout
+from zerogap.kernels.sampling_rows import SamplingRows
 
 _I64, _F32 = ctypes.c_int64, ctypes.c_float
 
@@ -284,14 +278,17 @@ class NativeKernels:
     # ------------------------------------------------------------ head
 
     def add_chunk(
-        self, stats: Statistics, logits: Tensor, temperature: Tensor, local_target: Tensor
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        local_target: Tensor,
+        stats: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> None:
-        """One vocabulary chunk [R, C] into the running statistics."""
+        """One vocabulary chunk [R, C] into the running (peak, mass, moment, target logit), in place."""
         num_rows, width = logits.shape
         self._call("zg_add_chunk", _pointer(logits, num_rows, width), _I64(num_rows), _I64(width),
                    _pointer(temperature, num_rows), _pointer(local_target, num_rows, dtype=torch.int64),
-                   _pointer(stats.peak, num_rows), _pointer(stats.mass, num_rows),
-                   _pointer(stats.moment, num_rows), _pointer(stats.target_logit, num_rows))  # fmt: skip
+                   *(_pointer(column, num_rows) for column in stats))  # fmt: skip
 
     def log_sum_exp(self, peak: Tensor, mass: Tensor) -> Tensor:
         """The log of the mass, plus the peak, as the sampler computes it."""

@@ -13,7 +13,11 @@ from zerogap.run.policy import Policy, load_policy
 def export_policy(policy: Policy, out: Path, *, replace: bool = True) -> None:
     """Weights, configs and tokenizer files, complete or absent."""
     export_hf(
-        policy.model, out, save_tokenizer=policy.tokenizer.save, generation=policy.generation, replace=replace
+        policy.model,
+        out,
+        save_tokenizer=policy.tokenizer.save,
+        generation=policy.generation,
+        replace=replace,
     )
 
 

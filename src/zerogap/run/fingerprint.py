@@ -25,4 +25,5 @@ def weight_fingerprint(model: CausalLM) -> str:
 
 def _digest(parameter: torch.Tensor) -> bytes:
     # Bytes as they are: bf16 has no numpy type, and -0.0 must differ from 0.0.
-    return hashlib.sha256(parameter.detach().contiguous().view(torch.uint8).numpy()).digest()
+    content = parameter.detach().contiguous().view(torch.uint8).numpy()
+    return hashlib.sha256(content.data).digest()

@@ -45,7 +45,7 @@ class GenerateRequest:
     """Unique among live requests; the engine refuses a second live request of the same rid."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_ids", tuple(int(i) for i in self.input_ids))
+        object.__setattr__(self, "input_ids", tuple(map(int, self.input_ids)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(int(i) for i in self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
         for name, given, is_ok, allowed in self._rules():
             if not is_ok:
                 msg = f"{name} = {given!r} is not allowed: it must be {allowed}"

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zerogap.algorithms import group_advantages
 from zerogap.errors import DataError, NumericsError
@@ -113,3 +115,26 @@ def test_an_unscored_valid_member_is_refused():
 def test_columns_of_different_length_are_refused():
     with pytest.raises(DataError, match="2 rewards, 1 group ids and 2 validity flags"):
         group_advantages(np.zeros(2), ["a"], np.ones(2, bool))
+
+
+MEMBERS = st.lists(
+    st.tuples(st.integers(-999, 999).map(lambda n: n / 7), st.sampled_from("abc"), st.booleans()),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(MEMBERS, st.booleans(), st.randoms(use_true_random=False))
+def test_advantages_of_a_group_sum_to_zero_in_any_order(members, normalize_std, random):
+    def compute(rows):
+        rewards, group_ids, is_valid = zip(*rows, strict=True)
+        return group_advantages(
+            np.array(rewards), list(group_ids), np.array(is_valid), normalize_std=normalize_std
+        ).advantages
+
+    advantages = compute(members)
+    for name in "abc":
+        mine = [a for a, (_, g, ok) in zip(advantages, members, strict=True) if g == name and ok]
+        assert abs(sum(mine)) <= 1e-9 * max(1.0, *map(abs, mine), 0.0)
+    order = random.sample(range(len(members)), len(members))
+    EXACT.check(compute([members[i] for i in order]), advantages[order])

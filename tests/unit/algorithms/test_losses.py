@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
+from jaxtyping import TypeCheckError
 
 from zerogap.algorithms import clipped_surrogate, loss_denominators, reduce_loss
 from zerogap.errors import NumericsError
@@ -204,3 +205,12 @@ def test_the_gradient_does_not_depend_on_accumulation(kind, accumulation):
     if accumulation > 1:
         with planted_fault("denominators per micro-batch"):
             FLOAT64_REFERENCE.check(accumulate(per_micro_batch), expected)
+
+
+def test_a_silent_broadcast_is_an_error_under_test():
+    # jaxtyping and beartype check the shapes of this room while tests run.
+    four, one = torch.zeros(4), torch.zeros(1)
+    with pytest.raises(TypeCheckError):
+        clipped_surrogate(
+            four, one, four, torch.ones(4, dtype=torch.bool), clip_low=0.2, clip_high=0.2
+        )

@@ -288,8 +288,8 @@ void zg_paged_attention(const float* q, const float* kc, const float* vc, const 
 // Backward of packed training rows. Pages: k as [H][S] (kt) and as [S][H] (kr); v as [H][S] only (vt).
 // dk_pages, dv_pages [P, K, S, H] are zeroed by the caller. component[b]: sequences that share pages have one
 // number and are done by one thread, in order, so that no two threads add to a page.
-// delta[t, n] = sum(dout * out).
-void zg_packed_attention_backward(const float* dout, const float* q, const float* delta, const float* lse,
+// delta[t, n] = sum(grad_out * out).
+void zg_packed_attention_backward(const float* grad_out, const float* q, const float* delta, const float* lse,
                                   const float* kt, const float* kr, const float* vt, const int32_t* table,
                                   int64_t table_ld, const int32_t* seq, const int32_t* pos,
                                   const int32_t* component, float* dq, float* dk_pages, float* dv_pages,
@@ -324,7 +324,7 @@ void zg_packed_attention_backward(const float* dout, const float* q, const float
         if (int64_t(w.size()) < n * ld) w.resize(n * ld), g.resize(n * ld);
         dos.clear(), o.clear();
         for (int64_t i = 0; i < n; ++i) {
-          dos.push_back(dout + b.row[i] * H);
+          dos.push_back(grad_out + b.row[i] * H);
           o.push_back(dq + b.row[i] * H);
           std::memset(o[i], 0, sizeof(float) * H);
         }

@@ -1,0 +1,141 @@
+"""Who sees what: the plan of a forward pass over pages, and packed training rows laid out as pages.
+
+T packed rows, B sequences, L positions of one sequence, W filled page slots.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zerogap.kernels.constants import PAGE_SIZE
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Who sees what in one forward. Read-only; valid as long as the pages are."""
+
+    page_table_BP: Tensor
+    """int32 [B, pages]: pages of each sequence in absolute order; entries past its length are not read."""
+    row_sequence_T: Tensor
+    """int32 [T]: the sequence a query row belongs to (0 for padding rows)."""
+    row_position_T: Tensor
+    """int32 [T]: the row sees keys [0, position] of its sequence; -1 marks a padding row, whose output is 0."""
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Packed rows of a training forward as pages. Built by ``build_packed_layout``."""
+
+    plan: AttentionPlan
+    num_pages: int
+    write_row_W: Tensor
+    """int64 [W]: packed row of each page slot that is filled, ascending."""
+    write_slot_W: Tensor
+    """int64 [W]: the slot; one row fills several slots where a shared prompt ends inside a page."""
+    component_B: Tensor
+    """int32 [B]: sequences that share pages, directly or through others, hence key and value gradients, have one
+    number: their lowest index."""
+
+
+def build_packed_layout(
+    key_rows: Sequence[np.ndarray], query_start: Sequence[int], num_rows: int
+) -> PackedLayout:
+    """Lay sequences whose rows are packed in one [T, ...] tensor over pages.
+
+    Args:
+        key_rows: for each sequence, int [L]: the packed row that holds each position.
+        query_start: for each sequence, the first position whose row is its own. Earlier rows belong to
+            another sequence (a prompt computed once for its siblings).
+        num_rows: T. Rows that no sequence owns are padding: they see nothing and give zeros.
+
+    Raises:
+        ValueError: a row out of range, owned twice, or read at another position than its owner's.
+    """
+    page_of: dict[tuple[int, bytes], int] = {}
+    tables: list[list[int]] = []
+    users_of_page: list[list[int]] = []
+    row_sequence = np.zeros(num_rows, np.int32)
+    row_position = np.full(num_rows, -1, np.int32)
+    write_rows, write_slots = [], []
+    for b, (rows, start) in enumerate(zip(key_rows, query_start, strict=True)):
+        rows = np.asarray(rows, np.int64)
+        _claim_rows(row_sequence, row_position, rows, start, b)
+        table = []
+        for begin in range(0, len(rows), PAGE_SIZE):
+            on_page = rows[begin : begin + PAGE_SIZE]
+            key = (begin, on_page.tobytes())
+            page = page_of.get(key)
+            if page is None:
+                page = page_of[key] = len(users_of_page)
+                users_of_page.append([])
+                write_rows.append(on_page)
+                write_slots.append(page * PAGE_SIZE + np.arange(len(on_page)))
+            users_of_page[page].append(b)
+            table.append(page)
+        tables.append(table)
+    _check_positions(row_position, key_rows)
+    page_table = np.zeros((max(1, len(tables)), max([1, *map(len, tables)])), np.int32)
+    for b, table in enumerate(tables):
+        page_table[b, : len(table)] = table
+    rows = np.concatenate(write_rows) if write_rows else np.zeros(0, np.int64)
+    slots = np.concatenate(write_slots) if write_slots else np.zeros(0, np.int64)
+    order = np.argsort(rows, kind="stable")
+    plan = AttentionPlan(
+        torch.from_numpy(page_table), torch.from_numpy(row_sequence), torch.from_numpy(row_position)
+    )
+    return PackedLayout(
+        plan,
+        len(users_of_page),
+        torch.from_numpy(rows[order]),
+        torch.from_numpy(slots[order].astype(np.int64)),
+        torch.from_numpy(_components(users_of_page, len(key_rows))),
+    )
+
+
+def _components(users_of_page: list[list[int]], num_sequences: int) -> np.ndarray:
+    """int32 [B]: the smallest sequence that each one is linked to by shared pages (union-find)."""
+    parent = list(range(num_sequences))
+
+    def root(b: int) -> int:
+        while parent[b] != b:
+            parent[b] = parent[parent[b]]
+            b = parent[b]
+        return b
+
+    for users in users_of_page:
+        for b in users[1:]:
+            low, high = sorted((root(users[0]), root(b)))
+            parent[high] = low
+    return np.array([root(b) for b in range(num_sequences)], np.int32)
+
+
+def _claim_rows(
+    row_sequence: np.ndarray, row_position: np.ndarray, rows: np.ndarray, start: int, sequence: int
+) -> None:
+    own = rows[start:]
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(row_position)):
+        msg = f"sequence {sequence} refers to packed rows {rows.min()}..{rows.max()}, but there are {len(row_position)}"
+        raise ValueError(msg)
+    if (row_position[own] >= 0).any() or len(np.unique(own)) != len(own):
+        msg = f"sequence {sequence} owns a packed row that is owned already; every row belongs to one sequence at one position"
+        raise ValueError(msg)
+    row_sequence[own] = sequence
+    row_position[own] = np.arange(start, len(rows), dtype=np.int32)
+
+
+def _check_positions(row_position: np.ndarray, key_rows: Sequence[np.ndarray]) -> None:
+    for sequence, rows in enumerate(key_rows):
+        rows = np.asarray(rows, np.int64)
+        wrong = np.flatnonzero(row_position[rows] != np.arange(len(rows)))
+        if len(wrong):
+            row, position = int(rows[wrong[0]]), int(wrong[0])
+            owned = (
+                f"owned at {row_position[row]}"
+                if row_position[row] >= 0
+                else "owned by no sequence"
+            )
+            msg = f"sequence {sequence} reads packed row {row} at position {position}, but that row is {owned}; share a prompt from position 0 on"
+            raise ValueError(msg)
