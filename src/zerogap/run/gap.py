@@ -22,7 +22,7 @@ def gap_metrics(samples: Sequence[Sample], old_log_probs: Sequence[np.ndarray]) 
         old_log_probs: the trainer's, before any update, aligned with each sample; NaN where not scored.
     """
     trainer = _join(old_log_probs)
-    is_scored = np.isfinite(trainer)
+    is_scored = ~np.isnan(trainer)
     if not is_scored.any():
         return {}
     engine = _join([sample.rollout_log_probs for sample in samples])
