@@ -5,7 +5,7 @@
 #   make quickstart   train the demo model
 #   make test         the whole test suite; ARGS="tests/unit -x" for a part
 #   make check        formatting, lint, layers, types, spelling, unit tests
-#   make bench        every benchmark with its defaults (takes a while; each script has --help)
+#   make bench        rollouts and a training step beside transformers and TRL (about an hour; each script has --help)
 #   make clean        remove the environment
 #
 # TORCH is what pip installs, with any options it takes: PyPI's Linux build of torch brings CUDA, PyTorch's own
@@ -47,7 +47,8 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 
 bench: $(BENCH)
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/rollout.py --json
+	$(BIN)/python benchmarks/step.py --json
 
 clean:
 	rm -rf $(VENV)

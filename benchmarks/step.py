@@ -69,7 +69,7 @@ def _parse() -> argparse.Namespace:
     for name, default, meaning in (
         ("trl-steps", 1, "measured steps of TRL, each about four minutes at 8x8x64"),
         ("trl-micro-batch", 8, "sequences in one forward pass of TRL"),
-        ("micro-batch-tokens", 4096, "zerogap's train.micro_batch_tokens"),
+        ("micro-batch-tokens", 1024, "zerogap's train.micro_batch_tokens"),
     ):
         parser.add_argument(
             f"--{name}", type=int, default=default, help=f"{meaning} (default: {default})"
