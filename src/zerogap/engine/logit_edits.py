@@ -26,13 +26,13 @@ class LogitEdits:
         self._values = np.zeros((4, _INITIAL_CAPACITY), np.float32)
         """Per id: times drawn; bias; 1 if drawn or in the prompt; 1 if it ends the completion."""
         for token, bias in params.logit_bias.items():
-            self._values[_BIAS, self._find(token)] = bias
+            self._set(_BIAS, token, bias)
         if params.min_new_tokens:
             for token in stop_ids:
-                self._values[_IS_STOP, self._find(token)] = 1
+                self._set(_IS_STOP, token, 1)
         if params.repetition_penalty != 1:
             for token in np.unique(prompt_ids).tolist():
-                self._values[_IS_SEEN, self._find(token)] = 1
+                self._set(_IS_SEEN, token, 1)
 
     @classmethod
     def build(
@@ -61,6 +61,11 @@ class LogitEdits:
             add[is_stop > 0] = -np.inf
         scale = np.where(is_seen > 0, np.float32(params.repetition_penalty), np.float32(1))
         return np.fromiter(self._column_of, np.int32, size), scale, add
+
+    def _set(self, row: int, token: int, value: float) -> None:
+        # Looked up first: it may put a larger array in the place of the present one.
+        at = self._find(token)
+        self._values[row, at] = value
 
     def _find(self, token: int) -> int:
         at = self._column_of.setdefault(token, len(self._column_of))

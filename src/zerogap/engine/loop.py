@@ -170,7 +170,7 @@ class EngineLoop:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """The sequence leaves the scheduler, and its one output is made."""
-        self.scheduler.finish(sequence)
+        self.scheduler.finish(sequence, is_aborted=reason.kind == "abort")
         if sequence.score is not None:
             return
         self.stats.count_end(reason)

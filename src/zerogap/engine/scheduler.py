@@ -14,14 +14,11 @@ from bisect import insort
 
 from torch import Tensor
 
+from zerogap.engine.forecast import Forecast
 from zerogap.engine.placement import PagesInFlight, Placement, next_page
 from zerogap.engine.plan import ScheduledRows, StepPlan
 from zerogap.engine.prefix_cache import PrefixCache
 from zerogap.engine.sequence import Sequence
-
-_RESERVED_PAGES = 2
-"""Pages a running sequence must be able to grow by before another one may start: 32 decode steps without
-a retraction, where starting at the last page would retract at once and compute rows for nothing."""
 
 
 class Scheduler:
@@ -40,6 +37,7 @@ class Scheduler:
         self._siblings = self._placement.siblings
         self._max_running = max_running
         self._max_scheduled_tokens = max_scheduled_tokens
+        self._forecast = Forecast()
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence waits; or one that gave its pages up waits again."""
@@ -73,9 +71,11 @@ class Scheduler:
         """The sequence draws its first token, from this hidden state: siblings may fork its prompt."""
         self._placement.keep_prompt(sequence, hidden_D)
 
-    def finish(self, sequence: Sequence) -> None:
+    def finish(self, sequence: Sequence, *, is_aborted: bool = False) -> None:
         """The sequence ended, running or waiting: it gives everything back."""
         if sequence.is_running:
+            if not is_aborted:
+                self._forecast.observe_end(sequence)
             self._stop(sequence)
         else:
             self.waiting.remove(sequence)
@@ -142,7 +142,9 @@ class Scheduler:
     ) -> bool | None:
         """True if it runs now, False if pages are lacking, None if it has to wait for somebody's rows."""
         siblings = self._siblings.of(sequence) if sequence.awaits_first_token else None
-        reserve = _RESERVED_PAGES * len(self.running)
+        # Alone, a sequence always fits, so that it need not leave anything over.
+        others = [*self.running, sequence] if self.running else []
+        reserve = self._forecast.peak_growth(others)
         if siblings is not None and siblings.is_ready:
             if not self._placement.fork(sequence, siblings, plan, reserve=reserve):
                 return False

@@ -1,0 +1,78 @@
+import numpy as np
+
+from zerogap.engine.batch import build_batch
+from zerogap.engine.plan import StepPlan
+from zerogap.engine.sequence import ScoreTask, Sequence
+from zerogap.engine.stopping import StopConditions
+from zerogap.types import SamplingParams
+
+
+def sequence(length: int, *, pages, num_computed=0, score=None, **params) -> Sequence:
+    given = SamplingParams(**{"max_new_tokens": 0 if score else 4, "sampling_seed": 1} | params)
+    made = Sequence(
+        rid=f"s{length}",
+        index=0,
+        order=(length, 0),
+        prompt_ids=np.arange(100, 100 + length, dtype=np.int32),
+        params=given,
+        seed=1,
+        stop=StopConditions(given, eos_token_ids=frozenset(), detokenizer=None),
+        score=score,
+    )
+    made.append_pages(pages)
+    made.num_computed = num_computed
+    return made
+
+
+def test_rows_carry_ids_positions_slots_and_their_sequence():
+    plan = StepPlan(100)
+    plan.add(sequence(18, pages=[5, 2], num_computed=14), 4)
+    plan.add(sequence(3, pages=[7]), 2)
+    batch = build_batch(plan)
+    rows = batch.rows
+    assert rows.token_ids_T.tolist() == [114, 115, 116, 117, 100, 101, 0, 0]
+    assert rows.row_sequence_T.tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+    assert rows.row_position_T.tolist() == [14, 15, 16, 17, 0, 1, -1, -1]
+    assert rows.slots_T.tolist() == [94, 95, 32, 33, 112, 113, -1, -1]
+    assert rows.page_table_BP.tolist() == [[5, 2], [7, 0]]
+    assert batch.draws.row_R.tolist() == [3], "only a sequence that misses nothing draws"
+
+
+def test_a_sequence_without_rows_draws_from_its_siblings_prompt():
+    plan = StepPlan(100)
+    forked = sequence(16, pages=[1], num_computed=16)
+    plan.add(forked, 0)
+    plan.add(sequence(5, pages=[3], num_computed=4), 1)
+    batch = build_batch(plan)
+    assert batch.draws.row_R.tolist() == [-1, 0]
+    assert batch.draws.sequences[0] is forked
+    assert batch.rows.row_sequence_T[0] == 0
+    assert batch.rows.page_table_BP.tolist() == [[3]]
+
+
+def test_a_step_may_have_no_rows_at_all():
+    plan = StepPlan(100)
+    plan.add(sequence(16, pages=[1], num_computed=16), 0)
+    batch = build_batch(plan)
+    assert len(batch.rows.token_ids_T) == 0
+    assert len(batch.draws.sequences) == 1
+
+
+def test_scored_rows_are_those_that_precede_a_scored_token():
+    plan = StepPlan(100)
+    task = ScoreTask(4, 0.5, np.zeros(6, np.float32))
+    plan.add(sequence(2, pages=[3]), 2)
+    plan.add(sequence(10, pages=[1], num_computed=1, score=task), 5)
+    scores = build_batch(plan).scores
+    assert [(t, list(rows)) for t, rows in scores.tasks] == [(task, [3, 4, 5])]
+    assert scores.row_Q.tolist() == [4, 5, 6]
+    assert scores.target_Q.tolist() == [104, 105, 106]
+    assert scores.temperature_Q.tolist() == [0.5] * 3
+
+
+def test_a_chunk_before_the_scored_part_scores_nothing():
+    plan = StepPlan(100)
+    task = ScoreTask(8, 1.0, np.zeros(2, np.float32))
+    plan.add(sequence(10, pages=[1], score=task), 3)
+    scores = build_batch(plan).scores
+    assert len(scores.row_Q) == len(scores.target_Q) == 0
