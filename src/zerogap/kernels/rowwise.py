@@ -24,6 +24,8 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension (Zhang and Sennrich, 2019). [T, D] -> [T, D]."""
     if not native.handles(x_TD):
         return reference.rms_norm(x_TD, weight_D, eps)
+    if not torch.is_grad_enabled():
+        return native.rms_norm(x_TD, weight_D, eps)[0]
     return _RmsNorm.apply(x_TD, weight_D, eps)
 
 
@@ -43,6 +45,8 @@ def swiglu(gate_up_TF2: Tensor) -> Tensor:
     """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]."""
     if not native.handles(gate_up_TF2):
         return reference.swiglu(gate_up_TF2)
+    if not torch.is_grad_enabled():
+        return native.swiglu(gate_up_TF2)
     return _Swiglu.apply(gate_up_TF2)
 
 
@@ -107,4 +111,8 @@ def qkv_rope(
             qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H,
             num_heads=num_heads, num_kv_heads=num_kv_heads, eps=eps,
         )  # fmt: skip
+    if not torch.is_grad_enabled():
+        return native.qkv_rope(
+            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps
+        )
     return _QkvRope.apply(qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps)
