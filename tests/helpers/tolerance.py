@@ -88,6 +88,8 @@ FLOAT64_REFERENCE = Tolerance("FLOAT64_REFERENCE", atol=1e-6, rtol=2e-6)
 """An fp32 formula against a plain float64 loop."""
 FLOAT64_SAME_OP = Tolerance("FLOAT64_SAME_OP", atol=1e-12, rtol=1e-12)
 """One formula, two implementations, both in float64."""
+VECTOR_EXP = Tolerance("VECTOR_EXP", rtol=2e-7)
+"""The kernels' exp against float64, as a ratio to 1: the bound that vec.h states."""
 
 
 def _pairs(

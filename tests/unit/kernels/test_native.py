@@ -1,0 +1,138 @@
+import ctypes
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.attention_cases import packed_tree, random_qkv
+from helpers.kernel_paths import running_library, values_and_gradients
+from helpers.planted_fault import assert_notices, nudged
+from helpers.sampling_rows import rows_for
+from helpers.tolerance import EXACT, VECTOR_EXP
+
+from zerogap.kernels import (
+    build,
+    log_probs,
+    packed_attention,
+    qkv_rope,
+    rms_norm,
+    rope_tables,
+    sample_tokens,
+    swiglu,
+)
+from zerogap.kernels.native import native
+
+pytestmark = pytest.mark.skipif(native.library is None, reason="no native kernels here")
+
+
+def vector_exp(x):
+    """The exp of vec.h: the gradient of a log-prob of an id elsewhere, with T 1, lse 0 and grad -1."""
+    logits = x.clone()[None]
+    native.logits_gradient_(
+        logits, torch.ones(1), torch.zeros(1), torch.tensor([-1]), torch.tensor([-1.0])
+    )
+    return logits[0]
+
+
+def test_exp_is_right_to_two_parts_in_ten_million():
+    x = torch.cat([torch.linspace(-87.3, 88.3, 300_001), torch.linspace(-0.4, 0.4, 300_001)])
+    # Relative errors: compared after division, so that one bound holds from 1e-38 to 1e38.
+    ratio = vector_exp(x).double() / x.double().exp()
+    VECTOR_EXP.check(ratio, torch.ones_like(ratio))
+    assert_notices(
+        "3e-7 more", lambda: VECTOR_EXP.check(ratio * (1 + 3e-7), torch.ones_like(ratio))
+    )
+
+
+def test_exp_ends_in_zero_a_large_number_and_nan():
+    values = vector_exp(
+        torch.tensor([-torch.inf, -1000.0, -88.0, 0.0, 100.0, torch.inf, torch.nan])
+    )
+    assert values[:4].tolist() == [0, 0, 0, 1]
+    assert (values[4:6] > 2e38).all()
+    assert values[6].isnan()
+
+
+def everything():
+    """Outputs and gradients of every native kernel, with partial vectors and blocks of every size."""
+    generator = torch.Generator().manual_seed(5)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    cos, sin = rope_tables(torch.rand(24, generator=generator), torch.arange(9))
+    norms = [1 + 0.1 * normal(48), 1 + 0.1 * normal(48)]
+    packed = packed_tree([(None, 0, 21), (0, 19, 5), (0, 19, 33)])
+    qkv = random_qkv(packed.num_rows, 7, 1, 80)
+    target, temperature = torch.arange(9), torch.linspace(0.3, 1.7, 9)
+    hidden, head = normal(9, 12), normal(4100, 12)
+    uniform = torch.rand(9, dtype=torch.float64, generator=generator)
+    results = [
+        values_and_gradients(lambda x, w: rms_norm(x, w, 1e-5), [normal(5, 37), normal(37)]),
+        values_and_gradients(swiglu, [normal(5, 74)]),
+        values_and_gradients(
+            lambda x, *norms: qkv_rope(x, cos, sin, *norms, num_heads=3, num_kv_heads=1, eps=1e-5),
+            [normal(9, 240), *norms],
+        ),
+        values_and_gradients(lambda *x: packed_attention(*x, packed.layout, scale=0.1), qkv),
+        values_and_gradients(
+            lambda h, w: log_probs(h, w, target, temperature, vocab_limit=4100), [hidden, head]
+        ),
+    ]
+    for filters in ({}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}, {"greedy": True}):
+        rows = rows_for(uniform, **filters)
+        results.append((list(sample_tokens(hidden, head, rows, vocab_limit=4100)), [cos, sin]))
+    return [x for values, gradients in results for x in (*values, *gradients)]
+
+
+def compiled(folder, name, *machine):
+    """The sources for another machine, quickly: -O1, since no flag of ours may change a bit."""
+    flags = [f for f in build._FLAGS if not f.startswith(("-march", "-O"))]
+    sources = sorted(map(str, build._SOURCES.glob("*.cpp")))
+    target = str(folder / f"{name}.so")
+    subprocess.run(
+        [build.find_compiler(), *flags, "-O1", *machine, *sources, "-o", target], check=True
+    )
+    return ctypes.CDLL(target)
+
+
+def _has(*flags):
+    cpuinfo = Path("/proc/cpuinfo")
+    words = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    return words.issuperset(flags)
+
+
+@pytest.mark.skipif(not _has("avx2", "fma"), reason="needs an x86 processor with AVX2")
+def test_every_width_of_vector_gives_the_same_bits(tmp_path):
+    """AVX2 in two halves, and plain loops, against what this machine runs (AVX-512 if it has it)."""
+    machines = {"avx2": ["-march=haswell"], "loops": ["-march=haswell", "-mno-avx2"]}
+    expected = everything()
+    with ThreadPoolExecutor() as pool:
+        builds = [pool.submit(compiled, tmp_path, name, *m) for name, m in machines.items()]
+        libraries = [b.result() for b in builds]
+    for library in libraries:
+        with running_library(library):
+            EXACT.check(everything(), expected)
+    assert_notices("one ulp", lambda: EXACT.check([nudged(expected[0]), *expected[1:]], expected))
+
+
+def test_the_number_of_threads_changes_no_forward_bit():
+    expected = everything_forward()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        EXACT.check(everything_forward(), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def everything_forward():
+    packed = packed_tree([(None, 0, 40), (0, 30, 9)])
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(30, 64, generator=generator)
+    return [
+        rms_norm(x, torch.ones(64), 1e-5),
+        swiglu(x),
+        packed_attention(*random_qkv(packed.num_rows, 6, 2, 32), packed.layout, scale=0.2),
+    ]
