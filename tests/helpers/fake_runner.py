@@ -38,6 +38,8 @@ class FakeRunner:
     def __init__(self, num_pages: int) -> None:
         self.weight_version = 0
         self.num_rows = 0
+        self.namespace = lambda: 0
+        """The cache's present namespace: its sequences share pages, so none may be of other weights."""
         self._slots = np.full((num_pages * PAGE_SIZE, 3), -1, np.int64)
 
     def run(self, batch: Batch) -> StepResult:
@@ -75,25 +77,26 @@ class FakeRunner:
         self._slots[:] = -1
 
     def _draw(self, batch: Batch, sequence, row: int) -> tuple[int, int]:
+        """(token, hidden state) of a drawing sequence; row -1 draws from a sibling's hidden state."""
+        rows = batch.rows
         if row < 0:
+            self._read(sequence, sequence.pages, sequence.num_prompt - 1)
             prefix = int(sequence.prompt_hidden_D)
         else:
-            prefix = _prefix_digest(self._read(batch, sequence, row))
+            table = rows.page_table_BP[rows.row_sequence_T[row]]
+            prefix = _prefix_digest(self._read(sequence, table, int(rows.row_position_T[row])))
         return int(_mix(prefix, sequence.seed, sequence.index) % (VOCAB // 2)), prefix
 
-    def _read(self, batch: Batch, sequence, row: int) -> np.ndarray:
-        """The ids that the row sees, through the page table."""
-        position = int(batch.rows.row_position_T[row])
-        table = batch.rows.page_table_BP[batch.rows.row_sequence_T[row]].astype(np.int64)
+    def _read(self, sequence, table: np.ndarray, position: int) -> np.ndarray:
+        """The ids up to a position, through the page table."""
         positions = np.arange(position + 1)
-        seen = self._slots[table[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE]
-        assert (seen[:, 1] == positions).all(), (
-            f"{sequence.rid}: positions {seen[:, 1]} on its pages"
-        )
-        has_mixed_kv = sequence.num_output > 0 and len(set(seen[:, 2])) > 1
-        assert has_mixed_kv or (seen[:, 2] == seen[-1, 2]).all(), (
-            f"{sequence.rid} starts from KV of versions {seen[:, 2]}"
-        )
+        pages = table.astype(np.int64)[positions // PAGE_SIZE]
+        seen = self._slots[pages * PAGE_SIZE + positions % PAGE_SIZE]
+        assert (seen[:, 1] == positions).all(), f"{sequence.rid}: positions {seen[:, 1]}"
+        if sequence.namespace == self.namespace():
+            assert (seen[:, 2] == self.weight_version).all(), (
+                f"{sequence.rid} shares pages and has versions {seen[:, 2]}, now {self.weight_version}"
+            )
         return seen[:, 0]
 
 
@@ -123,6 +126,7 @@ def fake_engine(
         weight_version=0,
         seed=0,
     )
+    runner.namespace = lambda: core._scheduler._cache.namespace
     return core, runner
 
 

@@ -15,7 +15,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from zerogap.errors import RequestTooLong
 from zerogap.types import GenerateOutput, GenerateRequest, SamplingParams
 
 
@@ -26,7 +25,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize(
         num_pages=st.integers(7, 14),
-        max_running=st.integers(1, 6),
+        max_running=st.integers(1, 5),
         extra_budget=st.integers(0, 20),
         prefix_cache=st.booleans(),
     )
@@ -58,13 +57,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.accepted[request.rid, index] = request
         return request.rid
 
-    @rule(length=st.integers(1, 300))
-    def add_what_cannot_fit(self, length):
-        params = SamplingParams(max_new_tokens=max(2, self.num_pages * 16 + 2 - length))
-        with pytest.raises(RequestTooLong):
-            self.core.add_request(GenerateRequest(input_ids=(1,) * length, sampling_params=params))
-
-    @rule(count=st.integers(1, 12))
+    @rule(count=st.one_of(st.integers(1, 4), st.integers(5, 20)))
     def step(self, count):
         for _ in range(count):
             self._collect(self.core.step())
@@ -74,12 +67,17 @@ class EngineMachine(RuleBasedStateMachine):
         self.core.abort_request(rid)
         self.core.abort_request(rid)
 
-    @rule(mode=st.sampled_from(["retract", "in_place", "retract", "in_place", "abort"]))
-    def pause(self, mode):
+    @rule(
+        mode=st.sampled_from(["retract", "in_place", "retract", "in_place", "abort"]),
+        continues=st.booleans(),
+    )
+    def pause(self, mode, continues):
         self.core.pause_generation(mode)
         num_rows = self.runner.num_rows
         self._collect(self.core.step())
         assert self.runner.num_rows == num_rows, "a step ran in a pause"
+        if continues:
+            self.core.continue_generation()
 
     @precondition(lambda self: self.core.is_paused)
     @rule()
@@ -91,11 +89,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.runner.weight_version += 1
         self.core.set_weight_version(self.runner.weight_version)
 
+    @precondition(lambda self: not self.core.num_running)
     @rule()
     def flush(self):
-        assert self.core.flush_cache() == (self.core.num_running == 0)
+        assert self.core.flush_cache()
 
-    @precondition(lambda self: len(self.accepted) > len(self.outputs) + 8)
+    @precondition(lambda self: len(self.accepted) > len(self.outputs) + 12)
     @rule()
     def finish(self):
         self.core.continue_generation()
@@ -141,3 +140,41 @@ class EngineMachine(RuleBasedStateMachine):
 
 TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_long_random_life(seed):
+    """The same rules, many more of them in a row and with the engine always busy."""
+    rng = np.random.default_rng(seed)
+    machine = EngineMachine()
+    machine.build(
+        num_pages=int(rng.integers(7, 14)),
+        max_running=int(rng.integers(1, 6)),
+        extra_budget=int(rng.integers(0, 20)),
+        prefix_cache=bool(rng.random() < 0.8),
+    )
+    for _ in range(120):
+        _random_operation(machine, rng)
+        machine.is_whole()
+    machine.teardown()
+
+
+def _random_operation(machine: EngineMachine, rng: np.random.Generator) -> None:
+    alive = [key for key in machine.accepted if key not in machine.outputs]
+    kind = rng.choice(["step", "add", "weights", "pause", "abort"], p=[0.6, 0.18, 0.07, 0.09, 0.06])
+    if kind == "step":
+        machine.step(int(rng.integers(1, 5)))
+    elif kind == "add" or not alive:
+        machine.add(
+            text=int(rng.integers(1, 3)),
+            length=int(rng.integers(1, 50)),
+            n=int(rng.integers(1, 5)),
+            max_new_tokens=int(rng.integers(0, 60)),
+            seed=int(rng.integers(0, 4)),
+        )
+    elif kind == "weights":
+        machine.new_weights()
+    elif kind == "pause":
+        machine.pause(str(rng.choice(["retract", "in_place"])), continues=True)
+    else:
+        machine.abort(alive[int(rng.integers(len(alive)))][0])
