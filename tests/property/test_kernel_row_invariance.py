@@ -114,7 +114,7 @@ INDEX = st.lists(st.integers(0, MOST_ROWS - 1), min_size=1, max_size=MOST_ROWS)
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", KERNELS)
-@settings(max_examples=6)
+@settings(max_examples=10)
 @given(index=INDEX)
 def test_a_row_has_its_bits_in_any_batch_at_any_place(path, name, index):
     kernel, index = KERNELS[name], torch.tensor(index)
@@ -205,7 +205,7 @@ def check_same_bits(path, nodes, heads, cuts, seed):
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(
     nodes=trees(),
     heads=HEADS,

@@ -7,7 +7,7 @@ from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 from zerogap.kernels import linear, pad_rows
 from zerogap.kernels.linear import row_gemm
 
-ROW_COUNTS = (1, 2, 3, 5, 7, 8, 9, 16, 23, 24, 64, 65, 130)
+ROW_COUNTS = (1, 3, 7, 8, 23, 64, 130)
 
 
 def formula(x, weight, *bias):
@@ -41,7 +41,7 @@ def test_a_gradient_that_nobody_wants_is_not_computed():
 
 
 @pytest.mark.parametrize("tile", [None, 16])
-@pytest.mark.parametrize("shape", [(64, 48), (64, 1), (100, 257)])
+@pytest.mark.parametrize("shape", [(64, 1), (100, 257)])
 def test_a_row_has_its_bits_among_any_number_of_rows(monkeypatch, tile, shape):
     monkeypatch.setattr(row_gemm, "tile", tile)
     num_in, num_out = shape

@@ -86,13 +86,17 @@ def everything():
     return [x for values, gradients in results for x in (*values, *gradients)]
 
 
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+
+
 def compiled(folder, name, *machine):
-    """The sources for another machine, quickly: -O1, since no flag of ours may change a bit."""
+    """The sources for another machine, quickly: -O1, since optimisation changes no bit; no warning passes."""
     flags = [f for f in build._FLAGS if not f.startswith(("-march", "-O"))]
     sources = sorted(map(str, build._SOURCES.glob("*.cpp")))
     target = str(folder / f"{name}.so")
     subprocess.run(
-        [build.find_compiler(), *flags, "-O1", *machine, *sources, "-o", target], check=True
+        [build.find_compiler(), *flags, "-O1", *WARNINGS, *machine, *sources, "-o", target],
+        check=True,
     )
     return ctypes.CDLL(target)
 

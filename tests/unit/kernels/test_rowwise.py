@@ -77,9 +77,9 @@ def rope_formula(qkv, cos, sin, *norms, heads):
     return turn(q), turn(k), v
 
 
-@pytest.mark.parametrize("head_dim", [2, 14, 16, 48, 80])
+@pytest.mark.parametrize("head_dim", [2, 14, 48])
 @pytest.mark.parametrize("has_norm", [False, True])
-@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (7, 1)])
+@pytest.mark.parametrize("heads", [(6, 2), (7, 1)])
 def test_qkv_rope_is_a_rotation_of_normed_heads(head_dim, has_norm, heads):
     qkv = torch.randn(3, (heads[0] + 2 * heads[1]) * head_dim)
     cos, sin = rope_tables(torch.rand(head_dim // 2), torch.tensor([0, 5, 1000]))
@@ -139,6 +139,20 @@ def test_nan_reaches_every_output_that_it_enters_and_no_other_row(place):
     assert torch.cat([q, k, v], 1)[1].isnan().any()
     for out in (normed, gated, q, k, v):
         assert out[[0, 2]].isfinite().all()
+
+
+def test_without_autograd_the_bits_are_the_same():
+    """The engine runs without gradients, the trainer with them."""
+    x, norm = torch.randn(5, 96), torch.rand(16)
+    cos, sin = rope_tables(torch.rand(8), torch.arange(5))
+
+    def everything():
+        qkv = qkv_rope(x, cos, sin, norm, norm, num_heads=4, num_kv_heads=1, eps=1e-5)
+        return [rms_norm(x, torch.ones(96), 1e-5), swiglu(x), *qkv]
+
+    with_grad = everything()
+    with torch.no_grad():
+        EXACT.check(everything(), with_grad)
 
 
 def test_a_strided_row_tensor_of_rms_norm_is_read_rightly():

@@ -55,24 +55,24 @@ def noise(count, seed=0):
     return torch.from_numpy(position_uniform(0 * position + seed, 0 * position, position))
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize("temperature", [0.6, 1.7])
 @pytest.mark.parametrize("filters", [{}, {"top_k": 7}, {"top_p": 0.8}, {"min_p": 0.1}])
 def test_draws_have_the_frequencies_of_softmax(temperature, filters):
-    logits, count = torch.randn(20), 3000
+    logits, count = torch.randn(20), 2000
     tokens, _, _ = draw(logits, rows_for(noise(count), temperature=temperature, **filters))
     scaled = logits.double() / temperature
     kept = kept_ids(scaled, **filters)
     probabilities = torch.zeros(20, dtype=torch.float64)
     probabilities[kept] = scaled[kept].softmax(0)
     check_frequencies(tokens, probabilities)
-    warmer = torch.where(probabilities > 0, probabilities**0.5, 0)
-    assert_notices("a warmer draw", lambda: check_frequencies(tokens, warmer / warmer.sum()))
+    colder = probabilities**2 / (probabilities**2).sum()
+    assert_notices("a colder draw", lambda: check_frequencies(tokens, colder))
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}])
 @pytest.mark.parametrize("vocab", [50, VOCAB_CHUNK + 30])
 def test_a_larger_uniform_never_draws_a_smaller_id(vocab, filters):
-    uniform = torch.linspace(0, 1, 100, dtype=torch.float64)
+    uniform = torch.linspace(0, 1, 60, dtype=torch.float64)
     uniform[-1] = 1 - 2**-53
     tokens, _, _ = draw(torch.randn(vocab), rows_for(uniform, **filters))
     assert (tokens.diff() >= 0).all()
@@ -236,8 +236,17 @@ def test_ids_at_or_past_the_limit_are_never_drawn_and_carry_no_mass():
 # ------------------------------------------------------------ log-probs
 
 
-@pytest.mark.parametrize("vocab", [33, 2 * VOCAB_CHUNK + 5])
-@pytest.mark.parametrize("filters", [{}, {"top_k": 4}, {"top_p": 0.6}, {"greedy": True}], ids=str)
+@pytest.mark.parametrize(
+    ("vocab", "filters"),
+    [
+        (33, {"top_k": 4}),
+        (33, {"top_p": 0.6}),
+        (33, {"greedy": True}),
+        (33, {}),
+        (2 * VOCAB_CHUNK + 5, {}),
+    ],
+    ids=str,
+)
 def test_the_samplers_log_prob_has_the_bits_of_the_trainers(vocab, filters):
     """Cases 1 and 2: at every temperature the engine's number is the trainer's."""
     hidden, head = torch.randn(12, 16), torch.randn(vocab, 16)
