@@ -1,5 +1,7 @@
 """[engine]: memory and batch limits of the inference engine."""
 
+from collections.abc import Iterator
+
 from pydantic import Field
 
 from zerogap.config.section import Section
@@ -18,3 +20,8 @@ class EngineConfig(Section):
     """Most token rows in one forward pass, prompts' and completions' together; longer prompts are prefilled in chunks."""
     prefix_cache: bool = True
     """Keep the keys and values of finished requests for prompts that begin alike."""
+
+    def problems(self) -> Iterator[str]:
+        """A budget that cannot serve every running sequence."""
+        if self.max_scheduled_tokens < self.max_running:
+            yield f"max_scheduled_tokens = {self.max_scheduled_tokens}: each of max_running = {self.max_running} sequences decodes one row a step; set max_scheduled_tokens to at least that, or max_running lower"

@@ -15,7 +15,7 @@ class TrainConfig(Section):
     learning_rate: float = Field(1e-6, ge=0)
     """Peak learning rate; 0 leaves the weights as they are."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after the warm-up; linear and cosine fall to 0 at the last step."""
+    """Learning rate after the warm-up; linear and cosine fall towards 0, which the step after the last would have."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises linearly from 0."""
     weight_decay: float = Field(0.0, ge=0)

@@ -115,11 +115,11 @@ class NativeKernels:
         num_rows, width = x.shape
         x, grad = x.contiguous(), grad.contiguous()
         dx, threads = torch.empty_like(x), torch.get_num_threads()
-        partial = x.new_zeros(threads, width)
+        partial = x.new_zeros(threads, width, dtype=torch.float64)
         self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
                    _pointer(weight, width), _pointer(rstd, num_rows), _pointer(dx, num_rows, width),
-                   _pointer(partial, threads, width), _I64(threads), _I64(num_rows), _I64(width))  # fmt: skip
-        return dx, partial.sum(0)
+                   _pointer(partial, threads, width, dtype=torch.float64), _I64(threads), _I64(num_rows), _I64(width))  # fmt: skip
+        return dx, partial.sum(0).float()
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """[T, 2F] -> [T, F]."""
@@ -170,16 +170,17 @@ class NativeKernels:
         (num_rows, num_heads, head_dim), num_kv_heads = grad_q.shape, grad_k.shape[1]
         kv_shape, half = (num_rows, num_kv_heads, head_dim), head_dim // 2
         width, threads = (num_heads + 2 * num_kv_heads) * head_dim, torch.get_num_threads()
-        dqkv, partial = grad_q.new_empty(num_rows, width), grad_q.new_zeros(threads, 2, head_dim)
+        dqkv = grad_q.new_empty(num_rows, width)
+        partial = grad_q.new_zeros(threads, 2, head_dim, dtype=torch.float64)
         self._call("zg_qkv_rope_backward", _pointer(grad_q, num_rows, num_heads, head_dim),
                    _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv, num_rows, width),
                    _pointer(cos, num_rows, half), _pointer(sin, num_rows, half), _pointer(q_norm, head_dim),
                    _pointer(k_norm, head_dim), _pointer(dqkv, num_rows, width),
-                   _pointer(partial, threads, 2, head_dim), _I64(threads), _I64(num_rows), _I64(num_heads),
+                   _pointer(partial, threads, 2, head_dim, dtype=torch.float64), _I64(threads), _I64(num_rows), _I64(num_heads),
                    _I64(num_kv_heads), _I64(head_dim), _F32(eps))  # fmt: skip
         if q_norm is None:
             return dqkv, None, None
-        dq_norm, dk_norm = partial.sum(0)
+        dq_norm, dk_norm = partial.sum(0).float()
         return dqkv, dq_norm, dk_norm
 
     # ------------------------------------------------------------ attention

@@ -70,6 +70,7 @@ def _times(metrics: Metrics) -> str:
 _COLUMNS = (
     ("reward/mean", "reward", _number),
     ("eval/reward/mean", "eval", _number),
+    ("eval/sampled/reward/mean", "sampled", _number),
     ("gap/total/mean", "gap", _gap),
     ("gap/total/max", "max", _gap),
     ("staleness/max", "stale", _rate),

@@ -26,6 +26,10 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         ({"rollout": {"sampling": {"temperature": 0.0}}}, "temperature = 0.0.*no signal"),
         ({"rollout": {"sampling": {"min_p": 1.5}}}, r"min_p = 1.5.*\[0, 1\)"),
         ({"rollout": {"sampling": {"max_new_tokens": 0}}}, "max_new_tokens = 0.*1 or more"),
+        (
+            {"engine": {"max_running": 128, "max_scheduled_tokens": 64}},
+            "max_scheduled_tokens = 64.*max_running = 128",
+        ),
         ({"train": {"updates_per_step": 3}}, "updates_per_step = 3.*16 groups.*divisor"),
         ({"train": {"warmup_steps": 20}}, "warmup_steps = 20.*run.steps = 20"),
         ({"train": {"betas": [0.9, 1.0]}}, "less than 1"),

@@ -26,8 +26,9 @@ void normalise(const float* x, const float* w, float* y, int64_t n, float rstd) 
   for (int64_t i = 0; i < n; ++i) y[i] = (x[i] * rstd) * w[i];
 }
 
-// dx of y = x * rstd * w, and dw += dy * x * rstd.
-void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx, float* dw,
+// dx of y = x * rstd * w, and dw += dy * x * rstd. dw adds up over all rows (times heads), in double: its rounding
+// must not show how rows were split into micro-batches.
+void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx, double* dw,
                         int64_t n) {
   vec acc = set1(0.0f);
   int64_t i = 0;
@@ -38,7 +39,7 @@ void normalise_backward(const float* dy, const float* x, const float* w, float r
   const float mean = sum_lanes(acc) * rstd * rstd * rstd / float(n);
   for (i = 0; i < n; ++i) {
     const float g = dy[i];
-    dw[i] += g * (x[i] * rstd);
+    dw[i] += double(g * (x[i] * rstd));
     dx[i] = g * w[i] * rstd - x[i] * mean;
   }
 }
@@ -66,10 +67,10 @@ void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t 
 
 // partial_dw: [threads, D], zeroed by the caller and summed by it in thread order.
 void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx,
-                          float* partial_dw, int64_t threads, int64_t T, int64_t D) {
+                          double* partial_dw, int64_t threads, int64_t T, int64_t D) {
 #pragma omp parallel num_threads(threads)
   {
-    float* dw = partial_dw + omp_get_thread_num() * D;
+    double* dw = partial_dw + omp_get_thread_num() * D;
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < T; ++t) normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, dw, D);
   }
@@ -155,13 +156,13 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
 // qkv may be null when there are no norms. partial_dw: [threads, 2, H] for q_norm and k_norm.
 void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, const float* qkv,
                           const float* cos, const float* sin, const float* q_norm, const float* k_norm,
-                          float* dqkv, float* partial_dw, int64_t threads, int64_t T, int64_t N, int64_t K,
+                          float* dqkv, double* partial_dw, int64_t threads, int64_t T, int64_t N, int64_t K,
                           int64_t H, float eps) {
   const int64_t E = (N + 2 * K) * H, half = H / 2;
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> turned(H);
-    float* dw = partial_dw + omp_get_thread_num() * 2 * H;
+    double* dw = partial_dw + omp_get_thread_num() * 2 * H;
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < T; ++t) {
       const float *c = cos + t * half, *s = sin + t * half;

@@ -1,0 +1,144 @@
+"""The central claim: the trainer's log-prob of every token the engine sampled has the same bits.
+
+Whatever the engine did on the way (batch, chunks, prefix cache, forks, retractions) and however the trainer
+packs the samples. Families with and without biases and head norms, tied and untied heads.
+"""
+
+import numpy as np
+import pytest
+import torch
+from helpers.planted_fault import planted_fault
+from helpers.tiny_engine import prompt, request, tiny_engine
+from helpers.tiny_models import tiny_model
+from helpers.tolerance import EXACT
+
+from zerogap.config import GRPOLossConfig, TrainConfig
+from zerogap.kernels.linear import row_gemm
+from zerogap.train import Trainer
+from zerogap.types import GenerateOutput, Sample
+
+# Few pages (10 of 16 tokens) for 9 sequences of 21 + 20 tokens: some must be retracted.
+ENGINES = {
+    "roomy": {},
+    "chunks of 8 rows": {"max_scheduled_tokens": 8, "max_running": 8},
+    "one at a time": {"max_running": 1},
+    "no prefix cache": {"prefix_cache": False},
+    "short of pages": {"kv_cache_tokens": 160, "max_running": 9},
+}
+PACKINGS = {
+    "one micro-batch": {"micro_batch_tokens": 4096},
+    "many micro-batches": {"micro_batch_tokens": 64},
+    "prompts not shared": {"share_prompts": False},
+    "recompute": {"recompute": True},
+}
+FAMILIES = [("llama", True), ("llama", False), ("qwen2", False), ("qwen3", True)]
+
+
+def requests(temperature: float):
+    """Three prompts, two of which begin alike, with four, four and one completions."""
+    long = prompt(37)
+    prompts = (long, (*long[:32], *prompt(9, seed=1)), prompt(3, seed=2))
+    return [
+        request(ids, n=n, temperature=temperature, sampling_seed=seed)
+        for seed, (ids, n) in enumerate(zip(prompts, (4, 4, 1), strict=True))
+    ]
+
+
+def samples_of(outputs: list[GenerateOutput], temperature: float) -> list[Sample]:
+    return [
+        Sample.from_output(o, group_id=o.rid, temperature=temperature).scored(o.index)
+        for o in outputs
+    ]
+
+
+def trainer_of(model, **config) -> Trainer:
+    values = {"learning_rate": 1e-3, "max_grad_norm": 1.0} | config
+    return Trainer(
+        model,
+        TrainConfig(**values),
+        GRPOLossConfig(),
+        total_steps=4,
+        vocab_limit=model.config.vocab_size,
+    )
+
+
+def sampled(columns, samples) -> list[np.ndarray]:
+    return [column[s.weight_version >= 0] for column, s in zip(columns, samples, strict=True)]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("family", "is_tied"), FAMILIES)
+def test_the_trainer_scores_what_the_engine_sampled_with_the_same_bits(
+    family, is_tied, engine, temperature
+):
+    model = tiny_model(family, tie_word_embeddings=is_tied)
+    outputs = tiny_engine(model, **ENGINES[engine]).generate(requests(temperature))
+    if engine == "short of pages":
+        assert sum(o.num_retractions for o in outputs) > 0
+    samples = samples_of(outputs, temperature)
+    scored = trainer_of(model).score(samples)
+    EXACT.check(sampled(scored, samples), [o.output_log_probs for o in outputs])
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_the_old_log_probs_of_a_step_are_the_engines_however_it_is_packed(packing):
+    model = tiny_model("qwen3")
+    outputs = tiny_engine(model).generate(requests(0.7))
+    samples = samples_of(outputs, 0.7)
+    trained = trainer_of(model, **PACKINGS[packing]).step(
+        samples, np.linspace(-1, 1, len(samples)).tolist()
+    )
+    EXACT.check(sampled(trained.old_log_probs, samples), [o.output_log_probs for o in outputs])
+    assert trained.gap.max == 0.0
+
+
+def test_it_holds_again_after_the_weights_have_moved():
+    model = tiny_model("qwen3")
+    engine, trainer = tiny_engine(model), trainer_of(model)
+    for version in (1, 2, 3):
+        outputs = engine.generate(requests(1.0))
+        samples = samples_of(outputs, 1.0)
+        trained = trainer.step(samples, np.linspace(-1, 1, len(samples)).tolist())
+        assert trained.gap.max == 0.0
+        engine.set_weight_version(version)
+    assert {int(v) for s in samples for v in s.weight_version} == {-1, 2}
+
+
+def test_the_engines_own_score_is_what_it_reported():
+    engine = tiny_engine(tiny_model("qwen2"))
+    (output,) = engine.generate([request(temperature=0.7)])
+    ids = (*output.prompt_ids.tolist(), *output.output_ids.tolist())
+    scored = engine.score(ids, start=len(output.prompt_ids), temperature=0.7)
+    EXACT.check(scored, output.output_log_probs)
+
+
+def test_it_holds_in_fixed_tiles_where_the_blas_does_not_keep_rows(monkeypatch):
+    monkeypatch.setattr(row_gemm, "tile", 64)
+    model = tiny_model("llama")
+    outputs = tiny_engine(model).generate(requests(1.0))
+    samples = samples_of(outputs, 1.0)
+    EXACT.check(
+        sampled(trainer_of(model).score(samples), samples), [o.output_log_probs for o in outputs]
+    )
+
+
+@pytest.mark.parametrize("fault", ["stale cache", "a nudged weight", "another temperature"])
+def test_a_fault_on_one_side_would_be_noticed(fault):
+    model = tiny_model("llama")
+    engine = tiny_engine(model)
+    if fault == "stale cache":
+        engine.generate(requests(1.0))
+        with torch.no_grad():
+            model.layers[0].qkv.weight.mul_(1.01)
+        # The engine is not told: cached pages of the old weights are reused.
+    outputs = engine.generate(requests(1.0))
+    if fault == "a nudged weight":
+        with torch.no_grad():
+            model.norm.weight[3] *= 1 + 1e-6
+    samples = samples_of(outputs, 0.99 if fault == "another temperature" else 1.0)
+    with planted_fault(fault):
+        EXACT.check(
+            sampled(trainer_of(model).score(samples), samples),
+            [o.output_log_probs for o in outputs],
+        )
