@@ -118,7 +118,8 @@ class NativeKernels:
         partial = x.new_zeros(threads, width, dtype=torch.float64)
         self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
                    _pointer(weight, width), _pointer(rstd, num_rows), _pointer(dx, num_rows, width),
-                   _pointer(partial, threads, width, dtype=torch.float64), _I64(threads), _I64(num_rows), _I64(width))  # fmt: skip
+                   _pointer(partial, threads, width, dtype=torch.float64), _I64(threads), _I64(num_rows),
+                   _I64(width))  # fmt: skip
         return dx, partial.sum(0).float()
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
@@ -176,8 +177,8 @@ class NativeKernels:
                    _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv, num_rows, width),
                    _pointer(cos, num_rows, half), _pointer(sin, num_rows, half), _pointer(q_norm, head_dim),
                    _pointer(k_norm, head_dim), _pointer(dqkv, num_rows, width),
-                   _pointer(partial, threads, 2, head_dim, dtype=torch.float64), _I64(threads), _I64(num_rows), _I64(num_heads),
-                   _I64(num_kv_heads), _I64(head_dim), _F32(eps))  # fmt: skip
+                   _pointer(partial, threads, 2, head_dim, dtype=torch.float64), _I64(threads), _I64(num_rows),
+                   _I64(num_heads), _I64(num_kv_heads), _I64(head_dim), _F32(eps))  # fmt: skip
         if q_norm is None:
             return dqkv, None, None
         dq_norm, dk_norm = partial.sum(0).float()

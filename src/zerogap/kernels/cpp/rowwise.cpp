@@ -26,8 +26,8 @@ void normalise(const float* x, const float* w, float* y, int64_t n, float rstd) 
   for (int64_t i = 0; i < n; ++i) y[i] = (x[i] * rstd) * w[i];
 }
 
-// dx of y = x * rstd * w, and dw += dy * x * rstd. dw adds up over all rows (times heads), in double: its rounding
-// must not show how rows were split into micro-batches.
+// dx of y = x * rstd * w, and dw += dy * x * rstd. dw adds up over all rows (times heads), in double: its
+// rounding must not show how rows were split into micro-batches.
 void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx, double* dw,
                         int64_t n) {
   vec acc = set1(0.0f);
