@@ -95,6 +95,20 @@ def test_a_shared_prompt_gives_the_bits_and_gradients_of_prompts_of_their_own():
         FP32_MODEL_GRADIENT.check(scaled(gradients[1]), expected[1])
 
 
+def test_siblings_that_lie_among_other_groups_lose_no_gradient_to_another_thread():
+    # Two prompts whose siblings alternate: threads that took neighbours would add to the same pages.
+    nodes = [(None, 0, 60), (None, 0, 60), *[(i % 2, 58, 30) for i in range(8)]]
+    packed = packed_tree(nodes)
+    inputs = random_qkv(packed.num_rows, 2, 1, 64)
+    _, expected = values_and_gradients(lambda *x: formula(*x, packed), doubled(inputs))
+    first = None
+    for _ in range(8):
+        _, gradients = values_and_gradients(lambda *x: attend(*x, packed), inputs)
+        FP32_MODEL_GRADIENT.check(gradients, expected)
+        EXACT.check(gradients, first or gradients)
+        first = gradients
+
+
 def test_padding_rows_give_zeros_and_get_no_gradient_even_if_they_are_nan():
     inputs = random_qkv(TREE.num_rows, 4, 2, 16)
     owned = np.concatenate([TREE.owned(b)[0] for b in range(len(TREE.key_rows))])
