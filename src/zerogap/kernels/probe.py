@@ -1,8 +1,9 @@
 """Checks on this very machine what exactness rests on, and says which kernels run.
 
 A GEMM's row must have the same bits for every number of rows that is a multiple of 8. MKL keeps that on
-the processors we know; another BLAS, thread count or shape may not, so it is measured at start-up on
-the model's own shapes, never assumed.
+the processors we know, but for products of fewer than 10 columns whose inner width 4 does not divide;
+another BLAS, thread count or shape may not, so it is measured at start-up on the model's own shapes,
+never assumed.
 """
 
 from collections.abc import Iterable

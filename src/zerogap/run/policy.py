@@ -44,6 +44,7 @@ class Policy:
                 (hidden, 2 * config.intermediate_size),
                 (config.intermediate_size, hidden),
                 (hidden, min(VOCAB_CHUNK, self.vocab_limit)),
+                (hidden, self.vocab_limit % VOCAB_CHUNK or VOCAB_CHUNK),  # the last chunk
             ]
         )
 
