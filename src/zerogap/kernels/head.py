@@ -56,10 +56,11 @@ class _LogProbs(torch.autograd.Function):
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.zeros_like(hidden_RD) if needs_hidden else None
         grad_weight = torch.zeros_like(weight_VD) if needs_weight else None
-        logits = hidden_RD.new_empty(len(hidden_RD) * min(VOCAB_CHUNK, ctx.vocab_limit))
+        padded_MD = pad_rows(hidden_RD)
+        logits = hidden_RD.new_empty(len(padded_MD) * min(VOCAB_CHUNK, ctx.vocab_limit))
         for begin, end in vocab_chunks(ctx.vocab_limit):
-            chunk_RC = logits[: len(hidden_RD) * (end - begin)].view(len(hidden_RD), end - begin)
-            torch.mm(hidden_RD, weight_VD[begin:end].t(), out=chunk_RC)
+            chunk_MC = logits[: len(padded_MD) * (end - begin)].view(len(padded_MD), end - begin)
+            chunk_RC = row_gemm(padded_MD, weight_VD[begin:end], chunk_MC)[: len(hidden_RD)]
             _logits_gradient_(chunk_RC, temperature_R, lse_R, target_R - begin, grad_R)
             if grad_hidden is not None:
                 grad_hidden.addmm_(chunk_RC, weight_VD[begin:end])

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from zerogap.kernels.constants import ROW_MULTIPLE
+from zerogap.kernels.native import native
 
 
 def pad_rows(x_TI: Tensor) -> Tensor:
@@ -17,11 +18,12 @@ def pad_rows(x_TI: Tensor) -> Tensor:
 
 
 class RowGemm:
-    """``x @ weight.T`` for row counts that are multiples of ``ROW_MULTIPLE``, on this process's BLAS.
+    """``x @ weight.T`` for row counts that are multiples of ``ROW_MULTIPLE``.
 
-    ``tile`` is a property of machine, BLAS and thread count, like the choice of kernels: None multiplies
-    all rows at once, where the start-up probe finds that a row keeps its bits; a number multiplies that
-    many rows at a time, always the same call, where it does not.
+    In C++ where the processor has AVX-512: each output adds in one order by construction. Elsewhere on this
+    process's BLAS, and ``tile`` is a property of machine, BLAS and thread count, like the choice of kernels:
+    None multiplies all rows at once, where the start-up probe finds that a row keeps its bits; a number
+    multiplies that many rows at a time, always the same call, where it does not.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,9 @@ class RowGemm:
         """[M, I], [O, I] -> [M, O], into ``out_MO`` if given."""
         if out_MO is None:
             out_MO = x_MI.new_empty(len(x_MI), len(weight_OI))
+        if self.tile is None and native.handles(x_MI) and native.has_gemm:
+            native.gemm(x_MI.contiguous(), weight_OI.contiguous(), out_MO)
+            return out_MO
         if self.tile is None or len(x_MI) == 0:
             return torch.mm(x_MI, weight_OI.t(), out=out_MO)
         for begin in range(0, len(x_MI), self.tile):

@@ -96,6 +96,19 @@ class NativeKernels:
         assert library is not None, "handles() is asked first"
         getattr(library, name)(*arguments)
 
+    # ------------------------------------------------------------ matrix products
+
+    @property
+    def has_gemm(self) -> bool:
+        """Whether this processor has a C++ matrix product (AVX-512); the BLAS multiplies otherwise."""
+        return self.library is not None and bool(self.library.zg_has_gemm())
+
+    def gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """[M, K] x [N, K] transposed into [M, N]; M is a multiple of 8."""
+        (num_rows, width), num_out = x.shape, len(weight)
+        self._call("zg_gemm", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
+                   _pointer(out, num_rows, num_out), _I64(num_rows), _I64(num_out), _I64(width))  # fmt: skip
+
     # ------------------------------------------------------------ rows
 
     def rms_norm(self, x_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -66,7 +66,9 @@ def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
 def kernel_report() -> str:
     """One line: which kernels run here, on how many threads, and why not the fast ones if so."""
     rows = f"multiples of {ROW_MULTIPLE}" if row_gemm.tile is None else f"tiles of {row_gemm.tile}"
-    threads = f"{torch.get_num_threads()} threads, GEMM rows in {rows}"
+    is_own = native.library is not None and native.has_gemm and row_gemm.tile is None
+    products = "matrix products in C++" if is_own else f"BLAS on rows in {rows}"
+    threads = f"{torch.get_num_threads()} threads, {products}"
     if native.library is not None:
         return f"kernels: native C++ ({threads})"
     return f"kernels: torch reference, slow ({threads}); {native.why_not}"
