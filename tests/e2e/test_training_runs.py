@@ -222,3 +222,22 @@ def test_the_folder_says_what_ran(uninterrupted: Path):
     spans = read_jsonl(uninterrupted / "events.jsonl")
     assert {"step/generate", "step/train", "step/publish"} <= {s["span"] for s in spans}
     assert os.path.getsize(uninterrupted / "events.jsonl") > 0
+
+
+@pytest.mark.slow
+def test_the_tiny_recipe_learns_from_scratch(tmp_path: Path):
+    folder = tmp_path / "learns"
+    arguments = [
+        sys.executable,
+        "-m",
+        "zerogap.cli",
+        "train",
+        str(RECIPE),
+        "--run.dir",
+        str(folder),
+    ]
+    subprocess.run(arguments, check=True, capture_output=True)
+    held_out = [line["eval/reward/mean"] for line in metrics(folder) if "eval/reward/mean" in line]
+    assert held_out[0] < 0.3
+    assert held_out[-1] > 0.7
+    assert all(line["gap/total/max"] == 0.0 for line in metrics(folder)[1:])
