@@ -8,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 
+from zerogap.run.environment import processor_name
+
 _PACKAGES = ("torch", "transformers", "trl", "numpy")
 _PROC_STATUS = Path("/proc/self/status")
 _PROC_STAT = Path("/proc/stat")
@@ -18,7 +20,7 @@ _IDLE_FIELDS = (3, 4)
 def describe_machine() -> dict[str, object]:
     """Processor, cores, versions and the commit that was measured; ``-dirty`` when files differ from it."""
     return {
-        "device": _processor(),
+        "device": processor_name(),
         "num_cores": os.cpu_count(),
         "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
         "versions": {"python": platform.python_version(), **_versions()},
@@ -62,15 +64,6 @@ def _busy_seconds() -> float:
     ticks = [int(field) for field in _PROC_STAT.read_text().splitlines()[0].split()[1:9]]
     busy = sum(tick for place, tick in enumerate(ticks) if place not in _IDLE_FIELDS)
     return busy / os.sysconf("SC_CLK_TCK")
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _versions() -> dict[str, str]:

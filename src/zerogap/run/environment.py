@@ -21,7 +21,7 @@ def describe_environment() -> dict[str, object]:
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "kernels": kernel_report(),
     }
@@ -36,7 +36,8 @@ def _commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """What the processor calls itself."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zerogap.config import EvaluateConfig, SamplingConfig
+from zerogap.config import EvaluateConfig, RunConfig, SamplingConfig
 from zerogap.data import PromptItem
 from zerogap.obs import StepMetrics
 from zerogap.rollout import Collector, Progress, Rollouts
@@ -21,6 +21,15 @@ class Evaluation:
     items: Sequence[PromptItem]
     config: EvaluateConfig
     sampling: SamplingConfig
+
+    @classmethod
+    def of_recipe(cls, config: RunConfig, items: Sequence[PromptItem]) -> "Evaluation":
+        """What ``config`` asks of its evaluation prompts."""
+        return cls(
+            items=items[: config.evaluate.max_prompts],
+            config=config.evaluate,
+            sampling=config.evaluate_sampling,
+        )
 
     @property
     def num_completions(self) -> int:

@@ -39,11 +39,7 @@ def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dic
             sampling=params, group_size=group_size, seed=config.run.seed,
         )  # fmt: skip
 
-    evaluation = Evaluation(
-        items=sets.evaluation[: config.evaluate.max_prompts],
-        config=config.evaluate,
-        sampling=config.evaluate_sampling,
-    )
+    evaluation = Evaluation.of_recipe(config, sets.evaluation)
     metrics = StepMetrics()
     progress = Progress(Console(stderr=True), is_quiet=quiet)
     try:

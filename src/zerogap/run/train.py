@@ -352,11 +352,7 @@ class TrainingRun:
         self.encode = PromptEncoder(self.policy.tokenizer, config.prompt)
         self._num_train_prompts = len(sets.train)
         self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
-        self.evaluation = Evaluation(
-            items=sets.evaluation[: config.evaluate.max_prompts],
-            config=config.evaluate,
-            sampling=config.evaluate_sampling,
-        )
+        self.evaluation = Evaluation.of_recipe(config, sets.evaluation)
         self.rewards = build_rewards(config.reward, score=sets.score)
         self._open.callback(self.rewards.close)
         self._check_prompts([*sets.train, *self.evaluation.items])
