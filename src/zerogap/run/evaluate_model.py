@@ -6,12 +6,12 @@ from zerogap.config import ModelSection, RunConfig
 from zerogap.data import PromptEncoder, build_prompt_sets
 from zerogap.errors import ConfigError
 from zerogap.obs import Progress, StepMetrics
-from zerogap.rollout import Collector, build_rewards
+from zerogap.rollout import build_rewards
+from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation
 from zerogap.run.train import apply_threads
-from zerogap.types import SamplingParams
 
 
 def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dict[str, float]:
@@ -29,16 +29,14 @@ def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dic
         ModelSection(path=model, tokenizer=config.model.tokenizer if config.model.path else None),
         seed=config.run.seed,
     )
-    engine = policy.engine(config.engine, seed=config.run.seed)
     rewards = build_rewards(config.reward, score=sets.score)
-    encode = PromptEncoder(policy.tokenizer, config.prompt)
-
-    def make_collector(params: SamplingParams, group_size: int) -> Collector:
-        return Collector(
-            engine, rewards, encode=encode, decode=policy.detokenize, vocab_limit=policy.vocab_limit,
-            sampling=params, group_size=group_size, seed=config.run.seed,
-        )  # fmt: skip
-
+    make_collector = Collectors(
+        policy=policy,
+        engine=policy.engine(config.engine, seed=config.run.seed),
+        rewards=rewards,
+        encode=PromptEncoder(policy.tokenizer, config.prompt),
+        seed=config.run.seed,
+    )
     evaluation = Evaluation.of_recipe(config, sets.evaluation)
     metrics = StepMetrics()
     progress = Progress(Console(stderr=True), is_quiet=quiet)

@@ -40,8 +40,9 @@ from zerogap.obs import (
     format_duration,
     monotonic_s,
 )
-from zerogap.rollout import Collector, Rollouts, add_rollout_metrics, build_rewards, save_rollouts
+from zerogap.rollout import Rollouts, add_rollout_metrics, build_rewards, save_rollouts
 from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
+from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.export import export_policy
 from zerogap.run.fingerprint import weight_fingerprint
@@ -57,7 +58,6 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
 )
 from zerogap.train import Trainer, TrainMetrics
-from zerogap.types import SamplingParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class TrainingRun:
     def _generate(self, step: int, metrics: StepMetrics) -> Rollouts:
         config = self.config.rollout
         items = self.stream.take(config.prompts_per_step)
-        collector = self._collector(config.sampling.params(), config.group_size)
+        collector = self.make_collector(config.sampling.params(), config.group_size)
         before = self.engine.stats
         total = len(items) * config.group_size
         label = f"step {step}: generate"
@@ -238,7 +238,7 @@ class TrainingRun:
             self._progress.phase(label, total=total, unit="completions") as phase,
         ):
             self.evaluation.run(
-                self._collector, metrics=metrics, on_progress=show_generation(phase)
+                self.make_collector, metrics=metrics, on_progress=show_generation(phase)
             )
         # A resumed run has not evaluated: what evaluation left in the cache must not show in the next step's counts.
         self.engine.flush_cache()
@@ -250,18 +250,6 @@ class TrainingRun:
             with self.spans.span("step", step=0):
                 self._evaluate(metrics)
             self._report(metrics)
-
-    def _collector(self, params: SamplingParams, group_size: int) -> Collector:
-        return Collector(
-            self.engine,
-            self.rewards,
-            encode=self.encode,
-            decode=self.policy.detokenize,
-            vocab_limit=self.policy.vocab_limit,
-            sampling=params,
-            group_size=group_size,
-            seed=self.config.run.seed,
-        )
 
     # ------------------------------------------------------------ keeping
 
@@ -368,6 +356,13 @@ class TrainingRun:
     def _build_machines(self) -> None:
         config = self.config
         self.engine = self.policy.engine(config.engine, seed=config.run.seed)
+        self.make_collector = Collectors(
+            policy=self.policy,
+            engine=self.engine,
+            rewards=self.rewards,
+            encode=self.encode,
+            seed=config.run.seed,
+        )
         needs_reference = config.loss.kl.coefficient > 0
         self.trainer = Trainer(
             self.policy.model,

@@ -1,0 +1,37 @@
+"""Collectors of a recipe: its prompts' encoding, its rewards and its seed, on one engine."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zerogap.data import PromptItem
+from zerogap.engine import Engine
+from zerogap.rollout import Collector, Rewards
+from zerogap.run.policy import Policy
+from zerogap.types import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collectors:
+    """Makes collectors that differ only in how they draw. Reads the policy as it is when they are used."""
+
+    policy: Policy
+    engine: Engine
+    rewards: Rewards
+    """Closed by whoever built it."""
+    encode: Callable[[PromptItem], Sequence[int]]
+    """Prompt ids of an item."""
+    seed: int
+    """The run's."""
+
+    def __call__(self, sampling: SamplingParams, group_size: int) -> Collector:
+        """One that draws ``group_size`` completions of each prompt."""
+        return Collector(
+            self.engine,
+            self.rewards,
+            encode=self.encode,
+            decode=self.policy.detokenize,
+            vocab_limit=self.policy.vocab_limit,
+            sampling=sampling,
+            group_size=group_size,
+            seed=self.seed,
+        )
