@@ -30,7 +30,7 @@ SMALL = {
     "run.steps": "6",
     "train.warmup_steps": "1",
 }
-_TIMED = ("_s", "tokens_per_s", "peak_bytes", "share_of_limit")
+_TIMED = ("_s", "tokens_per_s", "peak_bytes")
 
 
 def command(folder: Path, **overrides: str) -> list[str]:

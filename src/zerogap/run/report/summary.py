@@ -6,7 +6,7 @@ from statistics import median
 
 from zerogap.obs import format_duration
 from zerogap.run.report.data import RunData
-from zerogap.run.report.numbers import format_bytes, format_number, format_share, plural
+from zerogap.run.report.numbers import format_bytes, format_number, plural
 from zerogap.types import Outcome
 
 
@@ -126,18 +126,9 @@ def _steps_tile(run: RunData) -> Tile:
 
 
 def _speed_tiles(run: RunData) -> Iterator[Tile]:
-    limits = [share for _, share in run.points("engine/share_of_limit")]
-    note = (
-        f"median; {format_share(median(limits))} of the machine's limit"
-        if limits
-        else "median of steps"
-    )
-    for name, label, remark in (
-        ("engine/tokens_per_s", "Generation", note),
-        ("train/tokens_per_s", "Training", "median of steps"),
-    ):
+    for name, label in (("engine/tokens_per_s", "Generation"), ("train/tokens_per_s", "Training")):
         if rates := [rate for _, rate in run.points(name)]:
-            yield Tile(label, format_number(median(rates)), remark, "tokens/s")
+            yield Tile(label, format_number(median(rates)), "median of steps", "tokens/s")
 
 
 def _memory_tile(run: RunData) -> Iterator[Tile]:
