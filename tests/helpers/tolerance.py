@@ -74,6 +74,24 @@ class Exact:
                 )
 
 
+@dataclass(frozen=True)
+class Norm:
+    """All tensors together as one vector: the 2-norm of the difference may be ``rtol`` of the expected one's."""
+
+    name: str
+    rtol: float
+
+    def check(self, actual: object, expected: object, what: str = "") -> None:
+        """Raise AssertionError unless the whole is within this tolerance; NaN never is."""
+        pairs = [(ours.double(), theirs.double()) for _, ours, theirs in _pairs(actual, expected, what)]  # fmt: skip
+        difference = math.hypot(*((ours - theirs).norm().item() for ours, theirs in pairs))
+        size = math.hypot(*(theirs.norm().item() for _, theirs in pairs))
+        if not difference <= self.rtol * size:
+            raise AssertionError(
+                f"{self.name}: a difference of norm {difference:.3g} is {difference / size:.3g} of {size:.3g}"
+            )
+
+
 EXACT = Exact()
 """Two paths that must do the same additions in the same order; ids, masks, counters."""
 FP32_SAME_OP = Tolerance("FP32_SAME_OP", atol=1e-5, rtol=1.3e-6)
@@ -84,6 +102,8 @@ FP32_MODEL_GRADIENT = Tolerance("FP32_MODEL_GRADIENT", scale_rtol=3e-5)
 """Gradients of a whole model in fp32 against another implementation, relative to each tensor's largest element."""
 GRADIENT = Tolerance("GRADIENT", scale_rtol=1e-6)
 """One gradient by two layouts (micro-batches, packing, order) in fp32, relative to its largest element."""
+GRADIENT_NORM = Norm("GRADIENT_NORM", rtol=1e-6)
+"""The same where layouts add up terms of opposite signs in another order, so that single elements cancel."""
 FLOAT64_REFERENCE = Tolerance("FLOAT64_REFERENCE", atol=1e-6, rtol=2e-6)
 """An fp32 formula against a plain float64 loop."""
 FLOAT64_SAME_OP = Tolerance("FLOAT64_SAME_OP", atol=1e-12, rtol=1e-12)

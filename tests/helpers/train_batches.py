@@ -62,3 +62,31 @@ def make_groups(
 def advantages_of(samples: Sequence[Sample], *, seed: int = 0) -> list[float]:
     """Some number for each."""
     return np.random.default_rng(seed).normal(size=len(samples)).tolist()
+
+
+def make_trees(
+    num_groups: int = 2, group_size: int = 5, *, seed: int = 0, longest: int = 60
+) -> list[Sample]:
+    """Groups whose samples leave one another anywhere: in the prompt, within or between pages, or nowhere.
+
+    What they have in common trains in some of them and is context in others, as with branches of several turns.
+    """  # fmt: skip
+    rng = np.random.default_rng(seed)
+    samples: list[Sample] = []
+    for g in range(num_groups):
+        texts = [rng.integers(0, VOCAB, rng.integers(2, longest))]
+        for _ in range(group_size - 1):
+            earlier = texts[rng.integers(len(texts))]
+            # A third leaves at a page's end, where pages of 16 are shared to the last slot.
+            at = rng.choice(
+                [int(rng.integers(1, len(earlier) + 1)), len(earlier), len(earlier) // 16 * 16 or 1]
+            )
+            texts.append(np.concatenate([earlier[:at], rng.integers(0, VOCAB, rng.integers(0, longest // 2))]))  # fmt: skip
+        for i, text in enumerate(t for t in texts if len(t) > 1):
+            num_prompt = int(rng.integers(1, len(text)))
+            mask = rng.random(len(text) - num_prompt) < 0.7
+            mask[rng.integers(len(mask))] = True
+            samples.append(
+                make_sample(text[:num_prompt], text[num_prompt:], group_id=f"g{g}", index=i, loss_mask=mask)
+            )  # fmt: skip
+    return [samples[i] for i in rng.permutation(len(samples))]

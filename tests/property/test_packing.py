@@ -24,6 +24,12 @@ def samples(draw):
             # Now and then a sibling whose context differs, as after an environment's turn.
             own = draw(st.one_of(st.just(prompt), st.lists(IDS, min_size=1, max_size=20)))
             completion = draw(st.lists(IDS, min_size=1, max_size=20))
+            if result and result[-1].group_id == f"g{g}" and draw(st.booleans()):
+                # A branch: it leaves an earlier sibling somewhere, with other tokens trained.
+                earlier = draw(st.sampled_from([s for s in result if s.group_id == f"g{g}"]))
+                own = earlier.token_ids[: earlier.num_prompt_tokens].tolist()
+                followed = earlier.token_ids[len(own) :].tolist()
+                completion = followed[: draw(st.integers(0, len(followed)))] + completion
             size = len(completion)
             mask = draw(st.lists(st.booleans(), min_size=size, max_size=size))
             result.append(
@@ -46,6 +52,11 @@ def visible_rows(batch: MicroBatch) -> list[np.ndarray]:
         slots = [pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for p in range(last + 1)]
         result.append(np.array([row_in_slot[slot] for slot in slots]))
     return result
+
+
+def last_target(sample) -> int:
+    """Its position, which is the number of rows that the sample needs; 0 without targets."""
+    return int(np.flatnonzero(sample.loss_mask).max(initial=0))
 
 
 def check_rows(batch: MicroBatch, given_samples):
@@ -86,10 +97,39 @@ def test_a_row_sees_its_own_past_and_nothing_else(given_samples, max_rows, share
 
 
 @given(samples(), st.integers(1, 150), st.booleans())
-def test_only_a_single_sample_exceeds_the_budget(given_samples, max_rows, share):
+def test_only_a_single_path_exceeds_the_budget(given_samples, max_rows, share):
     targets = [s.loss_mask for s in given_samples]
     for batch in pack(given_samples, targets, max_rows=max_rows, share_prompts=share):
-        assert batch.num_rows <= max_rows or len(set(batch.sample_R.tolist())) == 1
+        longest = max(last_target(given_samples[i]) for i in set(batch.sample_R.tolist()))
+        assert batch.num_rows <= max_rows or batch.num_rows == longest
+
+
+@given(samples(), st.integers(1, 150))
+def test_every_distinct_prefix_is_computed_once(given_samples, max_rows):
+    targets = [s.loss_mask for s in given_samples]
+    prefixes = {
+        (s.group_id, s.token_ids[: row + 1].tobytes())
+        for s in given_samples
+        for row in range(last_target(s))
+    }
+    whole = pack(given_samples, targets, max_rows=10_000)
+    assert sum(b.num_rows for b in whole) == len(prefixes)
+    assert sum(b.num_rows_repeated for b in whole) == 0
+    parts = pack(given_samples, targets, max_rows=max_rows)
+    assert sum(b.num_rows - b.num_rows_repeated for b in parts) == len(prefixes)
+
+
+@given(samples())
+def test_pages_are_shared_wherever_all_their_rows_are(given_samples):
+    for batch in pack(given_samples, [s.loss_mask for s in given_samples], max_rows=10_000):
+        plan, visible = batch.layout.plan, visible_rows(batch)
+        ends = {int(plan.row_sequence_T[row]): row for row in range(batch.num_rows)}
+        pages = [
+            (page, tuple(visible[row][page * PAGE_SIZE : (page + 1) * PAGE_SIZE]))
+            for row in ends.values()
+            for page in range(-(-len(visible[row]) // PAGE_SIZE))
+        ]
+        assert batch.layout.num_pages == len(set(pages))
 
 
 @given(samples())

@@ -33,4 +33,4 @@ class TrainConfig(Section):
     recompute: bool = False
     """Compute each layer's activations again in the backward pass: less memory, about a third more time."""
     share_prompts: bool = True
-    """Compute the prompt of a group once a micro-batch instead of once a sample."""
+    """Compute what samples of a group have in common (the prompt, earlier turns) once a micro-batch instead of once a sample."""

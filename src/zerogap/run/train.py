@@ -201,6 +201,8 @@ class TrainingRun:
                 samples, groups.advantages.tolist(), on_progress=show_training(phase)
             )
         add_train_metrics(metrics, samples, trained)
+        if self.step_number == 0:
+            self._say(_describe_sharing(trained))
         return trained
 
     def _publish(self, step: int) -> None:
@@ -420,6 +422,16 @@ class TrainingRun:
             self._console.print(text)
 
 
+def _describe_sharing(trained: TrainMetrics) -> str:
+    alone, wasted = trained.num_rows + trained.num_rows_saved, trained.wasted_fraction
+    cure = "; a larger train.micro_batch_tokens cuts groups less" if wasted > _MUCH_WASTE else ""
+    return (
+        f"training computes {trained.num_rows:,} rows where every sample by itself would need {alone:,} "
+        f"({trained.saved_fraction:.0%} saved); {wasted:.1%} of them are repeated or padding{cure}"
+    )
+
+
+_MUCH_WASTE = 0.1
 _TIMED = ("generate", "reward", "train", "publish", "evaluate", "checkpoint", "save_rollouts")
 _RATES = (
     ("engine/tokens_per_s", "engine/num_sampled_tokens", "step/generate_s"),

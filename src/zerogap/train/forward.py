@@ -1,7 +1,7 @@
 """Log-probs of a micro-batch's targets: the one forward pass of the trainer.
 
 The same model, kernels and head as the engine's, over packed rows; a target's log-prob has the same bits in any
-micro-batch. R targets.
+micro-batch. R targets, U different ones.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,13 +40,17 @@ def score_micro_batch(
         PackedAttention(micro_batch.layout, model.config.attention_scale),
         recompute=recompute and torch.is_grad_enabled(),
     )
-    return log_probs(
-        hidden_TD.index_select(0, micro_batch.source_row_R),
+    row_R, target_R = micro_batch.source_row_R, micro_batch.target_R
+    temperature_R = _temperatures(samples, micro_batch)
+    first_U, place_R = _distinct(row_R, target_R, temperature_R)
+    log_prob_U, entropy_U = log_probs(
+        hidden_TD.index_select(0, row_R[first_U]),
         model.head_weight,
-        micro_batch.target_R,
-        _temperatures(samples, micro_batch),
+        target_R[first_U],
+        temperature_R[first_U],
         vocab_limit=vocab_limit,
     )
+    return log_prob_U.index_select(0, place_R), entropy_U.index_select(0, place_R)
 
 
 @torch.no_grad()
@@ -57,6 +61,19 @@ def scores(
     for batch in batches:
         log_probs_R, _ = score_micro_batch(model, batch, samples, vocab_limit=vocab_limit)
         yield batch, log_probs_R.numpy()
+
+
+def _distinct(row_R: Tensor, target_R: Tensor, temperature_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Siblings that go on from one row with one token ask the same question: it is answered once.
+
+    Returns:
+        int64 [U]: one target of each kind, in order; int64 [R]: which of those answers each target.
+    """
+    _, temperature_id_R = torch.unique(temperature_R, return_inverse=True)
+    width, height = int(target_R.max()) + 1, int(temperature_id_R.max()) + 1
+    question_R = (row_R * width + target_R) * height + temperature_id_R
+    _, first_U, place_R = np.unique(question_R.numpy(), return_index=True, return_inverse=True)
+    return torch.from_numpy(first_U), torch.from_numpy(place_R)
 
 
 def _temperatures(samples: Sequence[Sample], micro_batch: MicroBatch) -> Tensor:

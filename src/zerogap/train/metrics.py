@@ -46,14 +46,29 @@ class TrainMetrics:
     num_micro_batches: int
     """In the updates; other phases use the same ones."""
     num_rows: int
-    """Token rows of these micro-batches. Packing adds no padding rows."""
+    """Token rows of these micro-batches."""
     num_rows_without_gradient: int
     """Rows among them that needed no backward pass, since their groups' advantages are 0."""
     num_rows_saved: int
-    """Rows that sharing prompts left out."""
+    """Rows that sharing prompts and other common prefixes left out."""
+    num_rows_repeated: int
+    """Rows among ``num_rows`` that another micro-batch computes as well, since their group did not fit into one."""
+    num_padding_rows: int
+    """Rows that matrix products add to ``num_rows``."""
     micro_batch_fill: float
     """num_rows / (num_micro_batches * micro_batch_tokens); above 1 only where single samples exceed the budget."""
     seconds: Mapping[str, float]
     """Wall time by part: pack, old, reference, forward, backward, optimizer."""
     old_log_probs: tuple[np.ndarray, ...]
     """float32 [T] for each sample given, aligned with its tokens; NaN where nothing trained."""
+
+    @property
+    def saved_fraction(self) -> float:
+        """Rows that sharing left out over the rows that there would be without it."""
+        return self.num_rows_saved / (self.num_rows + self.num_rows_saved)
+
+    @property
+    def wasted_fraction(self) -> float:
+        """Repeated and padding rows over all rows that are computed."""
+        wasted = self.num_rows_repeated + self.num_padding_rows
+        return wasted / (self.num_rows + self.num_padding_rows)

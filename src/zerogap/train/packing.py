@@ -4,11 +4,11 @@ In: samples and, for each, the tokens whose log-prob is wanted (targets). Out: `
 ``max_rows`` rows. There is no padding: sequences stand one after the other in one row dimension.
 
 - A target at position p is predicted by the row of position p - 1, so a sample needs rows [0, last target).
-- With ``share_prompts`` the tokens that all siblings of a group have in common, before the first target of any of
-  them, are *one* set of rows: computed once in forward and backward, seen by every sibling. Their last row
-  predicts the first token of each.
-- A group that does not fit is split, and each part has the common rows once. What cannot be split further (one
-  sample) gets a micro-batch of its own, however long it is.
+- With ``share_prompts`` samples of a group share the rows of every prefix that they have in common, whoever wrote it: the
+  prompt, earlier turns, or sampled tokens that happen to be equal. Such a row is computed once in forward and backward, is seen
+  by all of them, and predicts the next token of each; every target stays one, with its own weight in the loss.
+- A group that does not fit is cut (``bins.cut``), and each part has the rows that lead to it. What cannot be cut further
+  (one path) gets a micro-batch of its own, however long it is.
 
 Letters: T rows of a micro-batch, R targets of a micro-batch, L positions of one sample.
 """
@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from zerogap.errors import DataError
-from zerogap.kernels import PackedLayout, build_packed_layout
+from zerogap.kernels import ROW_MULTIPLE, PackedLayout, build_packed_layout
+from zerogap.train.bins import Bundle, cut, deal
+from zerogap.train.prefix_tree import prefix_branches
 from zerogap.types import Sample
 
 
@@ -36,7 +38,7 @@ class MicroBatch:
     layout: PackedLayout
     """Which rows each row attends to."""
     source_row_R: Tensor
-    """int64 [R]: the row whose hidden state predicts the target; a shared last prompt row occurs many times."""
+    """int64 [R]: the row whose hidden state predicts the target; a shared row may occur many times."""
     target_R: Tensor
     """int64 [R]: the token id to score."""
     sample_R: np.ndarray
@@ -44,21 +46,19 @@ class MicroBatch:
     position_R: np.ndarray
     """int64 [R]: the target's place in its sample."""
     num_rows_saved: int
-    """Rows that would be added if no prompt were shared."""
+    """Rows that would be added if nothing were shared."""
+    num_rows_repeated: int
+    """Rows that another micro-batch computes as well, since their group was cut."""
 
     @property
     def num_rows(self) -> int:
         """T."""
         return len(self.token_ids_T)
 
-
-@dataclass(frozen=True)
-class _Bundle:
-    """Samples that are computed together because they share their first ``num_shared`` rows."""
-
-    members: tuple[int, ...]
-    num_shared: int
-    num_rows: int
+    @property
+    def num_padding_rows(self) -> int:
+        """Rows that matrix products add to T."""
+        return -self.num_rows % ROW_MULTIPLE
 
 
 def pack(
@@ -73,15 +73,14 @@ def pack(
     Args:
         samples: any order; samples without a target are left out.
         targets: bool [L] a sample: tokens whose log-prob is wanted.
-        max_rows: rows a micro-batch may have; only a single longer sample has more.
+        max_rows: rows a micro-batch may have; only a single longer path has more.
         share_prompts: compute what siblings have in common once a micro-batch.
     """
-    num_rows = [_rows_needed(s, t) for s, t in zip(samples, targets, strict=True)]
-    bundles: list[_Bundle] = []
-    for siblings in _siblings(samples, num_rows, share_prompts=share_prompts):
-        num_shared = _num_shared(samples, targets, siblings)
-        bundles += _split(siblings, num_rows, num_shared, max_rows)
-    return [_build(samples, targets, num_rows, bin_) for bin_ in _first_fit(bundles, max_rows)]
+    rows = [s.token_ids[: _rows_needed(s, t)] for s, t in zip(samples, targets, strict=True)]
+    bundles: list[Bundle] = []
+    for members in _siblings(samples, rows, share_prompts=share_prompts):
+        bundles += cut(prefix_branches(rows, members), max_rows)
+    return [_build(samples, targets, bin_) for bin_ in deal(bundles, max_rows)]
 
 
 def _rows_needed(sample: Sample, target_L: np.ndarray) -> int:
@@ -96,88 +95,38 @@ def _rows_needed(sample: Sample, target_L: np.ndarray) -> int:
 
 
 def _siblings(
-    samples: Sequence[Sample], num_rows: Sequence[int], *, share_prompts: bool
+    samples: Sequence[Sample], rows: Sequence[np.ndarray], *, share_prompts: bool
 ) -> Iterable[list[int]]:
     groups: dict[object, list[int]] = {}
     for i, sample in enumerate(samples):
-        if num_rows[i]:
+        if len(rows[i]):
             groups.setdefault(sample.group_id if share_prompts else i, []).append(i)
     return groups.values()
 
 
-def _num_shared(
-    samples: Sequence[Sample], targets: Sequence[np.ndarray], siblings: Sequence[int]
-) -> int:
-    limit = min(int(targets[i].argmax()) for i in siblings)
-    first_L = samples[siblings[0]].token_ids[:limit]
-    differs_L = np.zeros(limit, bool)
-    for i in siblings[1:]:
-        differs_L |= samples[i].token_ids[:limit] != first_L
-    return int(differs_L.argmax()) if differs_L.any() else limit
-
-
-def _split(
-    siblings: Sequence[int], num_rows: Sequence[int], num_shared: int, max_rows: int
-) -> list[_Bundle]:
-    parts: list[list[int]] = []
-    total = 0
-    for i in siblings:
-        own = num_rows[i] - num_shared
-        if not parts or total + own > max_rows:
-            parts.append([])
-            total = num_shared
-        parts[-1].append(i)
-        total += own
-    return [
-        _Bundle(tuple(p), num_shared, num_shared + sum(num_rows[i] - num_shared for i in p))
-        for p in parts
-    ]
-
-
-def _first_fit(bundles: Sequence[_Bundle], max_rows: int) -> list[list[_Bundle]]:
-    """Largest first, each into the first bin with room; ties keep their order, so the result is fixed."""
-    bins: list[list[_Bundle]] = []
-    room: list[int] = []
-    for bundle in sorted(bundles, key=lambda bundle: -bundle.num_rows):
-        fits = next((b for b, free in enumerate(room) if bundle.num_rows <= free), None)
-        if fits is None:
-            bins.append([])
-            room.append(max_rows)
-            fits = len(bins) - 1
-        bins[fits].append(bundle)
-        room[fits] -= bundle.num_rows
-    return bins
-
-
 def _build(
-    samples: Sequence[Sample],
-    targets: Sequence[np.ndarray],
-    num_rows: Sequence[int],
-    bundles: Sequence[_Bundle],
+    samples: Sequence[Sample], targets: Sequence[np.ndarray], bundles: Sequence[Bundle]
 ) -> MicroBatch:
     token_ids, positions, key_rows, query_start = [], [], [], []
     source_row, target, sample, position = [], [], [], []
-    next_row = 0
-    for bundle in bundles:
-        shared_rows = np.arange(next_row, next_row + bundle.num_shared)
-        for i in bundle.members:
-            # The first member owns the shared rows; for the others they are keys only.
-            start = 0 if i == bundle.members[0] else bundle.num_shared
-            end = num_rows[i]
-            own_rows = np.arange(next_row, next_row + end - start)
-            rows_L = own_rows if start == 0 else np.concatenate([shared_rows, own_rows])
-            next_row += len(own_rows)
-            if len(own_rows):
-                token_ids.append(samples[i].token_ids[start:end])
-                positions.append(np.arange(start, end))
-                key_rows.append(rows_L)
-                query_start.append(start)
+    next_row = rows_alone = 0
+    rows_L = np.zeros(0, np.int64)
+    for branch in (branch for bundle in bundles for branch in bundle.branches):
+        start, end = branch.num_shared, branch.num_rows
+        own_rows = np.arange(next_row, next_row + end - start)
+        rows_L = np.concatenate([rows_L[:start], own_rows])
+        next_row += len(own_rows)
+        token_ids.append(samples[branch.members[-1]].token_ids[start:end])
+        positions.append(np.arange(start, end))
+        key_rows.append(rows_L)
+        query_start.append(start)
+        for i in branch.members:
             wanted = np.flatnonzero(targets[i])
+            rows_alone += int(wanted[-1])
             source_row.append(rows_L[wanted - 1])
             target.append(samples[i].token_ids[wanted])
             sample.append(np.full(len(wanted), i))
             position.append(wanted)
-    alone = sum(num_rows[i] for bundle in bundles for i in bundle.members)
     return MicroBatch(
         token_ids_T=_int64(token_ids),
         positions_T=_int64(positions),
@@ -186,7 +135,8 @@ def _build(
         target_R=_int64(target),
         sample_R=np.concatenate(sample),
         position_R=np.concatenate(position),
-        num_rows_saved=alone - next_row,
+        num_rows_saved=rows_alone - next_row,
+        num_rows_repeated=sum(bundle.num_repeated for bundle in bundles),
     )
 
 

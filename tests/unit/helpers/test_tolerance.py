@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.planted_fault import FaultNotNoticed, assert_notices, nudged, planted_fault, scaled
-from helpers.tolerance import EXACT, FP32_MODEL, FP32_SAME_OP, GRADIENT
+from helpers.tolerance import EXACT, FP32_MODEL, FP32_SAME_OP, GRADIENT, GRADIENT_NORM
 
 
 def test_exact_notices_one_unit_in_the_last_place():
@@ -69,3 +69,11 @@ def test_mappings_and_lists_are_compared_by_key():
 def test_a_fault_that_is_not_noticed_is_an_error():
     with pytest.raises(FaultNotNoticed, match="nothing"), planted_fault("nothing"):
         FP32_MODEL.check(1.0, 1.0)
+
+
+def test_a_norm_is_taken_over_all_tensors_together():
+    gradient = {"a": torch.tensor([3e3, 0.0]), "b": torch.tensor([1e-6])}
+    GRADIENT_NORM.check({"a": gradient["a"], "b": torch.tensor([2e-3])}, gradient)
+    for what, b in (("a tensor doubled", 1e3), ("NaN", torch.nan)):
+        other = {"a": gradient["a"], "b": torch.tensor([b])}
+        assert_notices(what, lambda other=other: GRADIENT_NORM.check(other, gradient))

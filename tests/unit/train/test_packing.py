@@ -45,10 +45,38 @@ def test_one_token_completions_need_the_prompt_only():
     assert batch.target_R.tolist() == [10, 11, 12, 13]
 
 
-def test_equal_policy_tokens_are_not_shared():
-    siblings = [make_sample([1, 2], [3, 4, 5], index=i) for i in range(2)]
+def test_sampled_tokens_are_shared_as_far_as_they_agree():
+    completions = [[3, 4, 5, 9], [3, 4, 6, 9], [3, 7]]
+    siblings = [make_sample([1, 2], c, index=i) for i, c in enumerate(completions)]
     (batch,) = packed(siblings)
-    assert batch.token_ids_T.tolist() == [1, 2, 3, 4, 3, 4]
+    assert batch.token_ids_T.tolist() == [1, 2, 3, 4, 5, 6]
+    assert batch.positions_T.tolist() == [0, 1, 2, 3, 4, 4]
+    found = zip(
+        batch.sample_R.tolist(), batch.source_row_R.tolist(), batch.target_R.tolist(), strict=True
+    )
+    assert sorted(found) == [
+        (0, 1, 3), (0, 2, 4), (0, 3, 5), (0, 4, 9),
+        (1, 1, 3), (1, 2, 4), (1, 3, 6), (1, 5, 9),
+        (2, 1, 3), (2, 2, 7),
+    ]  # fmt: skip
+    assert batch.num_rows_saved == 5 + 5 + 3 - 6
+
+
+def test_equal_samples_are_computed_once_and_each_keeps_its_targets():
+    siblings = [make_sample([1, 2], [3, 4, 5], index=i) for i in range(3)]
+    (batch,) = packed(siblings, max_rows=1)
+    assert batch.token_ids_T.tolist() == [1, 2, 3, 4]
+    assert batch.sample_R.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_sample_that_another_goes_on_from_adds_no_rows():
+    # A rollout of two turns, cut into samples: the second contains the first.
+    first = make_sample([1, 2], [3, 4], index=0)
+    second = make_sample([1, 2, 3, 4, 5, 6], [7, 8], index=1)
+    (batch,) = packed([second, first])
+    assert batch.token_ids_T.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert batch.sample_R.tolist() == [1, 1, 0, 0]
+    assert batch.source_row_R.tolist() == [1, 2, 5, 6]
 
 
 def test_prompts_are_shared_as_far_as_they_agree():
@@ -66,10 +94,27 @@ def test_equal_prompts_of_different_groups_are_not_shared():
 
 
 def test_a_group_beyond_the_budget_is_split_and_each_part_has_the_prompt():
-    siblings = [make_sample([1, 2, 3, 4], [5, 6, 7], index=i) for i in range(5)]
+    siblings = [make_sample([1, 2, 3, 4], [10 + i, 6, 7], index=i) for i in range(5)]
     batches = packed(siblings, max_rows=8)
     assert [b.num_rows for b in batches] == [8, 8, 6]
     assert all(b.token_ids_T.tolist()[:4] == [1, 2, 3, 4] for b in batches)
+    assert sorted(b.num_rows_repeated for b in batches) == [0, 4, 4]
+
+
+def test_a_group_is_cut_where_its_samples_part():
+    # Two branches of 10 rows, each with three ends: full micro-batches would cut within a branch.
+    siblings = [make_sample([1, *[5 + b] * 9], [20 + e, 3, 4], index=3 * b + e) for b in range(2) for e in range(3)]  # fmt: skip
+    batches = packed(siblings, max_rows=20)
+    assert [set(b.sample_R.tolist()) for b in batches] == [{0, 1, 2}, {3, 4, 5}]
+    assert [b.num_rows for b in batches] == [16, 16]
+    assert [b.num_rows_repeated for b in batches] == [0, 1]
+
+
+def test_padding_rows_are_those_of_matrix_products():
+    (batch,) = packed([make_sample([1] * 9, [2, 3])])
+    assert (batch.num_rows, batch.num_padding_rows) == (10, 6)
+    (batch,) = packed([make_sample([1] * 7, [2, 3])])
+    assert (batch.num_rows, batch.num_padding_rows) == (8, 0)
 
 
 def test_a_sample_beyond_the_budget_is_alone():
