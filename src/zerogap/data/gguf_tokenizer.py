@@ -24,6 +24,7 @@ from tokenizers import decoders as token_decoders
 from tokenizers import models as token_models
 
 from zerogap.errors import DataError
+from zerogap.gguf_file import GgufFile
 
 _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
@@ -104,21 +105,16 @@ def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
 def _read_vocabulary(path: Path) -> dict[str, Any]:
     """``tokenizer.ggml.*`` without its prefix, and the two other keys that are needed."""
     try:
-        reader = gguf.GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OSError) as error:
+        file = GgufFile.open(path)
+    except (ValueError, OSError) as error:
         msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or another format: fetch it again"
         raise DataError(msg) from error
     prefix = "tokenizer.ggml."
     metadata = {
-        key.removeprefix(prefix): field.contents()
-        for key, field in reader.fields.items()
-        if key.startswith(prefix)
+        key.removeprefix(prefix): file.value(key) for key in file.keys() if key.startswith(prefix)
     }
-    template = reader.get_field("tokenizer.chat_template")
-    metadata["chat_template"] = template.contents() if template else None
-    architecture = reader.get_field("general.architecture")
-    length = reader.get_field(f"{architecture.contents()}.context_length") if architecture else None
-    metadata["context_length"] = length.contents() if length else None
+    metadata["chat_template"] = file.value("tokenizer.chat_template")
+    metadata["context_length"] = file.value(f"{file.value('general.architecture')}.context_length")
     return metadata
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
 from zerogap.errors import ModelError
+from zerogap.gguf_file import GgufFile
 from zerogap.models.config import ARCHITECTURES, ModelConfig
 from zerogap.models.rope import DEFAULT_THETA, RopeScaling, inverse_frequencies
 
@@ -34,26 +34,26 @@ _END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """End of sequence, of turn and of message: llama.cpp stops at each."""
 
 
-def open_gguf(path: Path) -> gguf.GGUFReader:
-    """The parsed file, memory-mapped.
+def open_gguf(path: Path) -> GgufFile:
+    """The directory of the file.
 
     Raises:
         ModelError: it is no GGUF file.
     """
     try:
-        return gguf.GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OSError) as error:
+        return GgufFile.open(path)
+    except (ValueError, OSError) as error:
         msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or another format: fetch it again"
         raise ModelError(msg) from error
 
 
-def config_from_gguf(reader: gguf.GGUFReader) -> ModelConfig:
+def config_from_gguf(file: GgufFile) -> ModelConfig:
     """The config that the metadata (and the presence of a head tensor) describe.
 
     Raises:
         ModelError: metadata is missing or asks for something this package does not compute.
     """
-    metadata = _scalars(reader)
+    metadata = file.scalars
     family = metadata.get("general.architecture")
     # Families have the same names as llama.cpp's architectures.
     if family not in ARCHITECTURES:
@@ -61,7 +61,7 @@ def config_from_gguf(reader: gguf.GGUFReader) -> ModelConfig:
         raise ModelError(msg)
     prefix = f"{family}."
     own = {k.removeprefix(prefix): v for k, v in metadata.items() if k.startswith(prefix)}
-    shapes = {tensor.name: tensor_shape(tensor) for tensor in reader.tensors}
+    shapes = {tensor.name: tensor.shape for tensor in file.tensors.values()}
     _check_supported(family, own, shapes)
     num_heads = own["attention.head_count"]
     head_dim = own.get("attention.key_length", own["embedding_length"] // num_heads)
@@ -77,27 +77,13 @@ def config_from_gguf(reader: gguf.GGUFReader) -> ModelConfig:
         head_dim=head_dim,
         rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
         rope_theta=theta,
-        rope_scaling=_rope_scaling(reader, own, head_dim, theta),
+        rope_scaling=_rope_scaling(file, own, head_dim, theta),
         tie_word_embeddings="output.weight" not in shapes,
         max_positions=own["context_length"],
         eos_token_ids=_end_ids(metadata),
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
         pad_token_id=metadata.get("tokenizer.ggml.padding_token_id"),
     )
-
-
-def tensor_shape(tensor: gguf.ReaderTensor) -> tuple[int, ...]:
-    """Rows first; GGUF lists the fastest dimension first."""
-    return tuple(int(size) for size in reversed(tensor.shape))
-
-
-def _scalars(reader: gguf.GGUFReader) -> dict[str, Any]:
-    """All metadata but the arrays (vocabulary and merges), which take long to read."""
-    return {
-        key: field.contents()
-        for key, field in reader.fields.items()
-        if field.types and field.types[0] != gguf.GGUFValueType.ARRAY
-    }
 
 
 def _check_supported(
@@ -122,7 +108,7 @@ def _check_supported(
 
 
 def _rope_scaling(
-    reader: gguf.GGUFReader, own: Mapping[str, Any], head_dim: int, theta: float
+    file: GgufFile, own: Mapping[str, Any], head_dim: int, theta: float
 ) -> RopeScaling | None:
     kind, factor = own.get("rope.scaling.type", "none"), own.get("rope.scaling.factor", 1.0)
     if kind not in ("none", "linear"):
@@ -130,11 +116,10 @@ def _rope_scaling(
         raise ModelError(msg)
     if kind == "linear" and factor != 1.0:
         return RopeScaling("linear", _decimal(factor))
-    for tensor in reader.tensors:
-        if tensor.name == ROPE_DIVISORS:
-            divisors_h = gguf.dequantize(tensor.data, tensor.tensor_type)
-            return _llama3_scaling(divisors_h, head_dim, theta)
-    return None
+    if ROPE_DIVISORS not in file.tensors:
+        return None
+    divisors_h = file.rows(file.tensors[ROPE_DIVISORS], 0, 1)[0]
+    return _llama3_scaling(divisors_h, head_dim, theta)
 
 
 def _llama3_scaling(divisors_h: np.ndarray, head_dim: int, theta: float) -> RopeScaling:

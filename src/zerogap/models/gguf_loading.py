@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file (llama.cpp's format), dequantised to fp32 and copied into the fused parameters.
+"""Tensors of a GGUF file (llama.cpp's format), dequantised to fp32 piece by piece into the fused parameters.
 
 llama.cpp's ``llama`` architecture stores the rows of q and k so that rope turns neighbouring elements;
 Hugging Face's (and ours) turns elements j and j + H/2. The order is undone here; the qwen architectures
@@ -11,14 +11,15 @@ Letters: H head dim, O and I out and in of a projection.
 from collections.abc import Iterable
 
 import gguf
-import numpy as np
 import torch
 
 from zerogap.errors import ModelError
+from zerogap.gguf_file import GgufFile, GgufTensor
 from zerogap.models.causal_lm import CausalLM
 from zerogap.models.config import ModelConfig
-from zerogap.models.gguf_config import ROPE_DIVISORS, tensor_shape
+from zerogap.models.gguf_config import ROPE_DIVISORS
 from zerogap.models.names import hf_tensors
+from zerogap.models.row_pieces import row_pieces
 from zerogap.models.tensor_check import check_finite, check_tensors
 
 _ARCHITECTURES = {
@@ -29,32 +30,44 @@ _ARCHITECTURES = {
 _WHERE = "the GGUF file"
 
 
-def load_gguf_tensors(model: CausalLM, reader: gguf.GGUFReader) -> None:
-    """Fill every parameter of ``model``, one tensor at a time.
+def load_gguf_tensors(model: CausalLM, file: GgufFile) -> None:
+    """Fill every parameter of ``model``; beside the model only a piece of one tensor is in memory.
 
     Raises:
         ModelError: tensors missing, surplus, misshapen, not finite, or of a type gguf cannot dequantise.
     """
     views = dict(hf_tensors(model))
     hf_name_of = _hf_names(model.config, views)
-    found = {hf_name_of.get(t.name, t.name): t for t in reader.tensors if t.name != ROPE_DIVISORS}
+    stored = [tensor for tensor in file.tensors.values() if tensor.name != ROPE_DIVISORS]
+    found = {hf_name_of.get(tensor.name, tensor.name): tensor for tensor in stored}
     expected = {name: tuple(view.shape) for name, view in views.items()}
-    check_tensors(expected, {name: tensor_shape(t) for name, t in found.items()}, where=_WHERE)
+    check_tensors(expected, {name: t.shape for name, t in found.items()}, where=_WHERE)
     for name, view in views.items():
-        values = _dequantise(found[name])
         is_permuted = model.config.family == "llama" and (".q_proj." in name or ".k_proj." in name)
-        view.copy_(_halves_from_pairs(values, model.config.head_dim) if is_permuted else values)
+        _copy(
+            view, file, found[name], permuted_heads=model.config.head_dim if is_permuted else None
+        )
     check_finite(views.items(), where=_WHERE)
 
 
-def _dequantise(tensor: gguf.ReaderTensor) -> torch.Tensor:
+def _copy(
+    view: torch.Tensor, file: GgufFile, tensor: GgufTensor, *, permuted_heads: int | None
+) -> None:
+    # A vector is one row of the file. The rows of a head are permuted among themselves: pieces are whole heads.
+    whole = [(0, 1)] if view.dim() == 1 else row_pieces(view, multiple=permuted_heads or 1)
+    for begin, end in whole:
+        values = _dequantised(file, tensor, begin, end)
+        target = view if view.dim() == 1 else view[begin:end]
+        values = values[0] if view.dim() == 1 else values
+        target.copy_(_halves_from_pairs(values, permuted_heads) if permuted_heads else values)
+
+
+def _dequantised(file: GgufFile, tensor: GgufTensor, begin: int, end: int) -> torch.Tensor:
     try:
-        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        return torch.from_numpy(file.rows(tensor, begin, end))
     except NotImplementedError as error:
-        msg = f"{_WHERE} stores {tensor.name} as {tensor.tensor_type.name}, which cannot be dequantised; use another quantisation"
+        msg = f"{_WHERE} stores {tensor.name} as {tensor.kind.name}, which cannot be dequantised; use another quantisation"
         raise ModelError(msg) from error
-    # F32 comes back as the read-only mapping itself, which torch would warn about.
-    return torch.from_numpy(np.require(values, requirements="W"))
 
 
 def _halves_from_pairs(weight_OI: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -59,7 +59,7 @@ def _load_folder(folder: Path, dtype: torch.dtype) -> LoadedModel:
 
 
 def _load_gguf(path: Path, dtype: torch.dtype) -> LoadedModel:
-    reader = open_gguf(path)
-    model = CausalLM(config_from_gguf(reader), dtype=dtype)
-    load_gguf_tensors(model, reader)
+    file = open_gguf(path)
+    model = CausalLM(config_from_gguf(file), dtype=dtype)
+    load_gguf_tensors(model, file)
     return LoadedModel(model=model, path=path, generation={})

@@ -1,12 +1,13 @@
 """Weights from a Hugging Face folder: one or several safetensors files, straight into the fused parameters.
 
-Tensors are copied one at a time from the memory-mapped file into the rows they belong to, so the weights
-are never in memory twice. bf16 and fp16 become the model's dtype; every other stored type is refused.
+Tensors are read a piece at a time into the rows they belong to. Nothing is memory-mapped: the pages of a mapped file
+count as this process's memory, so that the weights would be there twice. bf16 and fp16 become the model's dtype;
+every other stored type is refused.
 """
 
-import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from safetensors import SafetensorError, safe_open
 from zerogap.errors import ModelError
 from zerogap.models.causal_lm import CausalLM
 from zerogap.models.names import hf_tensors
+from zerogap.models.row_pieces import row_pieces
 from zerogap.models.tensor_check import check_finite, check_tensors
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-_STORED_TYPES = ("F32", "BF16", "F16")
+_STORED_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
@@ -50,37 +52,75 @@ def load_safetensors(model: CausalLM, folder: Path) -> None:
             type or not finite, or a tied head that is not the embedding. The model is then half filled.
     """
     views = dict(hf_tensors(model))
-    with contextlib.ExitStack() as stack:
-        found = _open_tensors(stack, folder)
-        names = set(found)
-        if model.config.tie_word_embeddings and _HEAD not in views:
-            names.discard(_HEAD)
-        expected = {name: tuple(view.shape) for name, view in views.items()}
-        shapes = {n: tuple(found[n].get_slice(n).get_shape()) for n in found if n in names}
-        check_tensors(expected, shapes, where=str(folder))
-        _check_stored_types(found, views, folder)
-        for name, view in views.items():
-            view.copy_(found[name].get_tensor(name))
-        if _HEAD in found and _HEAD not in names:
-            _check_tied_head(found[_HEAD].get_tensor(_HEAD), views[_EMBEDDING], folder)
+    found = _stored_tensors(folder)
+    names = set(found)
+    if model.config.tie_word_embeddings and _HEAD not in views:
+        names.discard(_HEAD)
+    expected = {name: tuple(view.shape) for name, view in views.items()}
+    check_tensors(expected, {name: found[name].shape for name in found if name in names}, where=str(folder))  # fmt: skip
+    _check_stored_types({name: found[name].dtype for name in views}, folder)
+    for name, view in views.items():
+        for target, rows in _pieces(found[name], view):
+            target.copy_(rows)
+    if _HEAD in found and _HEAD not in names:
+        _check_tied_head(found[_HEAD], views[_EMBEDDING], folder)
     check_finite(views.items(), where=str(folder))
 
 
-def _open_tensors(stack: contextlib.ExitStack, folder: Path) -> dict[str, Any]:
-    """The open file that holds each tensor, by name."""
-    found: dict[str, Any] = {}
+@dataclass(frozen=True)
+class _Stored:
+    """Where a tensor lies, and how."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    """As the format names it."""
+    offset: int
+    """Byte of the file at which it begins."""
+
+
+def _stored_tensors(folder: Path) -> dict[str, _Stored]:
+    """Every tensor of the folder, by name."""
+    found: dict[str, _Stored] = {}
     for path in _weight_files(folder):
         try:
-            file = stack.enter_context(safe_open(path, framework="pt"))
+            # Checks the header and that the file is as long as it says.
+            with safe_open(path, framework="numpy"):
+                stored = dict(_read_header(path))
         except (SafetensorError, OSError) as error:
             msg = f"{path} cannot be read as safetensors ({error}); it is incomplete or no such file: fetch it again"
             raise ModelError(msg) from error
-        twice = sorted(found.keys() & set(file.keys()))
+        twice = sorted(found.keys() & stored.keys())
         if twice:
             msg = f"{folder} has tensors in more than one file: {twice}; remove the file that {INDEX_FILE} should not list"
             raise ModelError(msg)
-        found |= dict.fromkeys(file.keys(), file)
+        found |= stored
     return found
+
+
+def _read_header(path: Path) -> Iterator[tuple[str, _Stored]]:
+    """The entries of a checked file: the header's length in 8 bytes, the header as JSON, the data."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            offset = 8 + length + entry["data_offsets"][0]
+            yield name, _Stored(path, tuple(entry["shape"]), entry["dtype"], offset)
+
+
+def _pieces(stored: _Stored, view: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(rows of ``view``, the same rows of the file) until all have come; ``view`` has the tensor's shape."""
+    with stored.path.open("rb") as file:
+        file.seek(stored.offset)
+        for begin, end in row_pieces(view):
+            target = view[begin:end]
+            rows = torch.empty(target.shape, dtype=_STORED_TYPES[stored.dtype])
+            num_bytes = file.readinto(rows.view(torch.uint8).numpy().data)
+            if num_bytes != rows.nbytes:
+                msg = f"{stored.path} became shorter while it was read; fetch it again"
+                raise ModelError(msg)
+            yield target, rows
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -104,19 +144,19 @@ def _weight_files(folder: Path) -> list[Path]:
     return paths
 
 
-def _check_stored_types(
-    found: Mapping[str, Any], views: Mapping[str, torch.Tensor], folder: Path
-) -> None:
-    types = {name: found[name].get_slice(name).get_dtype() for name in views}
+def _check_stored_types(types: Mapping[str, str], folder: Path) -> None:
     others = [f"{name} ({kind})" for name, kind in types.items() if kind not in _STORED_TYPES]
     if others:
         msg = f"{folder} stores {', '.join(others)}; weights must be {', '.join(_STORED_TYPES)}: export it dequantised"
         raise ModelError(msg)
 
 
-def _check_tied_head(head: torch.Tensor, embedding: torch.Tensor, folder: Path) -> None:
+def _check_tied_head(head: _Stored, embedding: torch.Tensor, folder: Path) -> None:
     """A stored head is harmless only if it says the same as the embedding that replaces it."""
-    if head.shape != embedding.shape or not torch.equal(head.to(embedding.dtype), embedding):
+    is_same = head.shape == tuple(embedding.shape) and head.dtype in _STORED_TYPES
+    if not is_same or not all(
+        torch.equal(rows.to(mine.dtype), mine) for mine, rows in _pieces(head, embedding)
+    ):
         msg = (
             f"{folder}: config.json has tie_word_embeddings = true, but {_HEAD} differs from {_EMBEDDING}; "
             "set tie_word_embeddings = false to use both"
