@@ -8,9 +8,10 @@ the engine's. ``kernel_report()`` says which path runs and why.
 from zerogap.kernels.attention import packed_attention, paged_attention, write_kv
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.fused import norm_linear, swiglu_linear
+from zerogap.kernels.gradients import embedding, gradients_in_place
 from zerogap.kernels.head import log_probs
 from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
-from zerogap.kernels.linear import linear, pad_rows
+from zerogap.kernels.linear import linear
 from zerogap.kernels.noise import position_uniform
 from zerogap.kernels.probe import (
     RowProbe,
@@ -32,13 +33,14 @@ __all__ = [
     "RowProbe",
     "SamplingRows",
     "build_packed_layout",
+    "embedding",
     "ensure_row_invariance",
+    "gradients_in_place",
     "kernel_report",
     "linear",
     "log_probs",
     "norm_linear",
     "packed_attention",
-    "pad_rows",
     "paged_attention",
     "position_uniform",
     "probe_row_invariance",

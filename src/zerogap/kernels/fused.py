@@ -8,6 +8,7 @@ the same input, so gradients keep their bits.
 import torch
 from torch import Tensor
 
+from zerogap.kernels.gradients import input_gradient, weight_gradient
 from zerogap.kernels.linear import linear, linear_rows
 from zerogap.kernels.native import native
 from zerogap.kernels.rowwise import rms_norm, swiglu
@@ -26,10 +27,13 @@ class _NormLinear(torch.autograd.Function):
         (grad_TO,) = grads
         x_TD, norm_D, weight_OD, rstd_T = ctx.saved_tensors
         needs_weight, needs_bias = ctx.needs_input_grad[2:4]
-        normed_TD = native.rms_norm(x_TD, norm_D, ctx.eps)[0] if needs_weight else None
-        grad_weight = None if normed_TD is None else torch.mm(grad_TO.t(), normed_TD)
+        grad_weight = None
+        if needs_weight:
+            normed_TD = native.rms_norm(x_TD, norm_D, ctx.eps)[0]
+            grad_weight = weight_gradient(weight_OD, grad_TO, normed_TD)
+            del normed_TD
         grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
-        grad_normed = torch.mm(grad_TO, weight_OD)
+        grad_normed = input_gradient(grad_TO, weight_OD)
         grad_x, grad_norm = native.rms_norm_backward(grad_normed, x_TD, norm_D, rstd_T)
         return grad_x, grad_norm, grad_weight, grad_bias, None
 
@@ -45,21 +49,26 @@ def norm_linear(
 
 class _SwigluLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_up_TF2, weight_OF):  # noqa: ANN001, ANN205
+    def forward(ctx, gate_up_TF2, weight_OF, residual_TO):  # noqa: ANN001, ANN205
         ctx.save_for_backward(gate_up_TF2, weight_OF)
-        return linear_rows(native.swiglu(gate_up_TF2), weight_OF)
+        return linear_rows(native.swiglu(gate_up_TF2), weight_OF, None, residual_TO)
 
     @staticmethod
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TO,) = grads
         gate_up_TF2, weight_OF = ctx.saved_tensors
-        needs_weight = ctx.needs_input_grad[1]
-        grad_weight = torch.mm(grad_TO.t(), native.swiglu(gate_up_TF2)) if needs_weight else None
-        return native.swiglu_backward(torch.mm(grad_TO, weight_OF), gate_up_TF2), grad_weight
+        _, needs_weight, needs_residual = ctx.needs_input_grad
+        grad_weight = None
+        if needs_weight:
+            grad_weight = weight_gradient(weight_OF, grad_TO, native.swiglu(gate_up_TF2))
+        grad_gate_up = native.swiglu_backward(input_gradient(grad_TO, weight_OF), gate_up_TF2)
+        return grad_gate_up, grad_weight, grad_TO if needs_residual else None
 
 
-def swiglu_linear(gate_up_TF2: Tensor, weight_OF: Tensor) -> Tensor:
-    """``linear(swiglu(gate_up))``: [T, 2F] -> [T, O], keeping only ``gate_up`` for the backward pass."""
+def swiglu_linear(
+    gate_up_TF2: Tensor, weight_OF: Tensor, *, residual_TO: Tensor | None = None
+) -> Tensor:
+    """``residual + linear(swiglu(gate_up))``: [T, 2F] -> [T, O], keeping only ``gate_up`` for the backward pass."""
     if native.handles(gate_up_TF2) and torch.is_grad_enabled():
-        return _SwigluLinear.apply(gate_up_TF2, weight_OF)
-    return linear(swiglu(gate_up_TF2), weight_OF)
+        return _SwigluLinear.apply(gate_up_TF2, weight_OF, residual_TO)
+    return linear(swiglu(gate_up_TF2), weight_OF, residual_TO=residual_TO)

@@ -12,7 +12,8 @@ from torch import Tensor
 from zerogap.errors import KernelError
 from zerogap.kernels import reference
 from zerogap.kernels.constants import VOCAB_CHUNK
-from zerogap.kernels.linear import pad_rows, row_gemm
+from zerogap.kernels.gradients import add_weight_gradient_, gradient_buffer, input_gradient
+from zerogap.kernels.linear import row_gemm
 from zerogap.kernels.native import native
 
 
@@ -35,13 +36,12 @@ class _LogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_RD, head_weight_VD, target_R, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
         num_rows = len(hidden_RD)
-        padded_MD = pad_rows(hidden_RD)
-        logits = hidden_RD.new_empty(len(padded_MD) * min(VOCAB_CHUNK, vocab_limit))
+        logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, vocab_limit))
         stats = Statistics.empty(num_rows)
         for begin, end in vocab_chunks(vocab_limit):
-            chunk_MC = logits[: len(padded_MD) * (end - begin)].view(len(padded_MD), end - begin)
-            row_gemm(padded_MD, head_weight_VD[begin:end], chunk_MC)
-            stats.add_chunk(chunk_MC[:num_rows], temperature_R, target_R, begin)
+            chunk_RC = logits[: num_rows * (end - begin)].view(num_rows, end - begin)
+            row_gemm(hidden_RD, head_weight_VD[begin:end], chunk_RC)
+            stats.add_chunk(chunk_RC, temperature_R, target_R, begin)
         lse = stats.log_sum_exp()
         entropy = lse - (stats.moment / stats.mass + stats.peak)
         ctx.save_for_backward(hidden_RD, head_weight_VD, target_R, temperature_R, lse)
@@ -54,18 +54,22 @@ class _LogProbs(torch.autograd.Function):
         grad_R, _entropy_has_none = grads
         hidden_RD, weight_VD, target_R, temperature_R, lse_R = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        num_rows = len(hidden_RD)
         grad_hidden = torch.zeros_like(hidden_RD) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight_VD) if needs_weight else None
-        padded_MD = pad_rows(hidden_RD)
-        logits = hidden_RD.new_empty(len(padded_MD) * min(VOCAB_CHUNK, ctx.vocab_limit))
+        grad_weight = buffer_VD = None
+        if needs_weight:
+            buffer_VD = gradient_buffer(weight_VD)
+            if buffer_VD is None:
+                buffer_VD = grad_weight = torch.zeros_like(weight_VD)
+        logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, ctx.vocab_limit))
         for begin, end in vocab_chunks(ctx.vocab_limit):
-            chunk_MC = logits[: len(padded_MD) * (end - begin)].view(len(padded_MD), end - begin)
-            chunk_RC = row_gemm(padded_MD, weight_VD[begin:end], chunk_MC)[: len(hidden_RD)]
+            chunk_RC = logits[: num_rows * (end - begin)].view(num_rows, end - begin)
+            row_gemm(hidden_RD, weight_VD[begin:end], chunk_RC)
             _logits_gradient_(chunk_RC, temperature_R, lse_R, target_R - begin, grad_R)
             if grad_hidden is not None:
-                grad_hidden.addmm_(chunk_RC, weight_VD[begin:end])
-            if grad_weight is not None:
-                torch.mm(chunk_RC.t(), hidden_RD, out=grad_weight[begin:end])
+                input_gradient(chunk_RC, weight_VD[begin:end], grad_hidden)
+            if buffer_VD is not None:
+                add_weight_gradient_(buffer_VD[begin:end], chunk_RC, hidden_RD)
         return grad_hidden, grad_weight, None, None, None
 
 

@@ -100,14 +100,33 @@ class NativeKernels:
 
     @property
     def has_gemm(self) -> bool:
-        """Whether this processor has a C++ matrix product (AVX-512); the BLAS multiplies otherwise."""
+        """Whether this processor has C++ matrix products (AVX2 or AVX-512); the BLAS multiplies otherwise."""
         return self.library is not None and bool(self.library.zg_has_gemm())
 
-    def gemm(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """[M, K] x [N, K] transposed into [M, N]; M is a multiple of 8."""
+    def gemm_nt(self, x: Tensor, weight: Tensor, out: Tensor, residual: Tensor | None) -> None:
+        """[M, K] x [N, K] transposed, plus the residual [M, N] if there is one, into ``out`` [M, N]."""
         (num_rows, width), num_out = x.shape, len(weight)
-        self._call("zg_gemm", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
-                   _pointer(out, num_rows, num_out), _I64(num_rows), _I64(num_out), _I64(width))  # fmt: skip
+        self._call("zg_gemm_nt", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
+                   _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out),
+                   _I64(num_rows), _I64(num_out), _I64(width))  # fmt: skip
+
+    def gemm_nn(self, x: Tensor, weight: Tensor, out: Tensor, *, accumulate: bool) -> None:
+        """[M, N] x [N, K], into or onto ``out`` [M, K]."""
+        (num_rows, num_in), width = x.shape, weight.shape[1]
+        self._call("zg_gemm_nn", _pointer(x, num_rows, num_in), _pointer(weight, num_in, width),
+                   _pointer(out, num_rows, width), _I64(num_rows), _I64(num_in), _I64(width),
+                   ctypes.c_int(accumulate))  # fmt: skip
+
+    def gemm_tn(self, a: Tensor, b: Tensor, out: Tensor, *, accumulate: bool) -> None:
+        """[M, N] transposed x [M, K], into or onto ``out`` [N, K]."""
+        (num_rows, num_out), width = a.shape, b.shape[1]
+        library = self.library
+        assert library is not None, "handles() is asked first"
+        columns = library.zg_panel_columns()
+        panels = b.new_empty(-(-width // columns) * columns * num_rows)
+        self._call("zg_gemm_tn", _pointer(a, num_rows, num_out), _pointer(b, num_rows, width),
+                   _pointer(panels, len(panels)), _pointer(out, num_out, width), _I64(num_rows), _I64(num_out),
+                   _I64(width), ctypes.c_int(accumulate))  # fmt: skip
 
     # ------------------------------------------------------------ rows
 

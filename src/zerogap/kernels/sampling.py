@@ -16,7 +16,7 @@ from zerogap.errors import KernelError, NumericsError
 from zerogap.kernels import reference
 from zerogap.kernels.constants import VOCAB_CHUNK
 from zerogap.kernels.head import check_vocab_limit, vocab_chunks
-from zerogap.kernels.linear import pad_rows, row_gemm
+from zerogap.kernels.linear import row_gemm
 from zerogap.kernels.native import native
 from zerogap.kernels.sampling_rows import SamplingRows
 
@@ -64,14 +64,13 @@ def sample_tokens(
     if len(rows.edit_ids) and int(rows.edit_ids.min()) < 0:
         msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is no token id; edit ids from 0 on"
         raise KernelError(msg)
-    num_rows, padded_MD = len(hidden_RD), pad_rows(hidden_RD)
-    chunks = list(vocab_chunks(vocab_limit))
-    logits = (buffer or LogitsBuffer()).view(len(chunks), len(padded_MD))
+    num_rows, chunks = len(hidden_RD), list(vocab_chunks(vocab_limit))
+    logits = (buffer or LogitsBuffer()).view(len(chunks), num_rows)
     parts = []
-    for chunk_MC, (begin, end) in zip(logits, chunks, strict=True):
+    for chunk_RC, (begin, end) in zip(logits, chunks, strict=True):
         # The last chunk is packed to its own width.
-        part = chunk_MC.view(-1)[: len(padded_MD) * (end - begin)].view(len(padded_MD), end - begin)
-        parts.append(row_gemm(padded_MD, head_weight_VD[begin:end], part)[:num_rows])
+        part = chunk_RC.view(-1)[: num_rows * (end - begin)].view(num_rows, end - begin)
+        parts.append(row_gemm(hidden_RD, head_weight_VD[begin:end], part))
     if native.handles(hidden_RD):
         drawn = native.sample(logits, num_rows, vocab_limit, rows)
     else:

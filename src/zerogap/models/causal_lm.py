@@ -15,7 +15,6 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from zerogap import kernels
@@ -73,7 +72,7 @@ class CausalLM(nn.Module):
             [T, D]
         """
         cos_Th, sin_Th = kernels.rope_tables(self.inv_freq_h, positions_T)
-        x_TD = functional.embedding(token_ids_T, self.embed_tokens.weight)
+        x_TD = kernels.embedding(token_ids_T, self.embed_tokens.weight)
         for layer in self.layers:
             if recompute:
                 # The model draws no random numbers, so none need to be restored.
@@ -130,9 +129,9 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """The residual stream after this layer, [T, D]."""
         eps = self.config.rms_norm_eps
-        x_TD = x_TD + self._attend(x_TD, cos_Th, sin_Th, attention)
+        x_TD = self._attend(x_TD, cos_Th, sin_Th, attention)
         gate_up_TF2 = kernels.norm_linear(x_TD, self.post_norm.weight, self.gate_up.weight, eps=eps)
-        return x_TD + kernels.swiglu_linear(gate_up_TF2, self.down.weight)
+        return kernels.swiglu_linear(gate_up_TF2, self.down.weight, residual_TO=x_TD)
 
     def _attend(
         self,
@@ -159,7 +158,7 @@ class DecoderLayer(nn.Module):
             eps=config.rms_norm_eps,
         )
         out_TNH = attention(self.index, q_TNH, k_TKH, v_TKH)
-        return kernels.linear(out_TNH.flatten(1), self.o.weight)
+        return kernels.linear(out_TNH.flatten(1), self.o.weight, residual_TO=x_TD)
 
 
 class _Weights(nn.Module):

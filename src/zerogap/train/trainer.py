@@ -20,6 +20,7 @@ from torch import Tensor
 from zerogap.config.loss import LossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError
+from zerogap.kernels import gradients_in_place
 from zerogap.models import CausalLM
 from zerogap.obs import Spans
 from zerogap.train.forward import score_micro_batch, scores
@@ -217,7 +218,7 @@ class Trainer:
             step.advance("update", batch)
         for batch in update.learning:
             loss = self._forward(step, update, batch)
-            with step.spans.span("backward"):
+            with step.spans.span("backward"), gradients_in_place():
                 loss.backward()
             total += loss.item()
             step.advance("update", batch)

@@ -10,12 +10,13 @@ from zerogap.kernels.native import native
 pytestmark = pytest.mark.skipif(
     native.library is None or not native.has_gemm, reason="no C++ product on this processor"
 )
+ROW_COUNTS = (1, 2, 3, 7, 8, 9, 24, 63)
 SHAPES = [(576, 960), (1536, 576), (16, 32), (17, 33), (300, 31), (1, 1), (70, 45), (256, 100)]
 
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     out = torch.full((len(x), len(weight)), torch.nan)
-    native.gemm(x, weight, out)
+    native.gemm_nt(x, weight, out, None)
     return out
 
 
@@ -35,7 +36,7 @@ def test_it_is_the_product(num_in, num_out):
 
 
 @pytest.mark.parametrize(("num_in", "num_out"), SHAPES)
-@pytest.mark.parametrize("num_rows", [8, 16, 24, 56])
+@pytest.mark.parametrize("num_rows", ROW_COUNTS)
 def test_a_row_has_the_same_bits_beside_any_others_and_at_any_place(num_in, num_out, num_rows):
     x, weight = operands(num_in, num_out)
     whole = product(x, weight)
@@ -43,6 +44,48 @@ def test_a_row_has_the_same_bits_beside_any_others_and_at_any_place(num_in, num_
     EXACT.check(product(x[-num_rows:].contiguous(), weight), whole[-num_rows:])
     turned = product(x.roll(3, 0).contiguous(), weight)
     EXACT.check(turned.roll(-3, 0), whole)
+
+
+@pytest.mark.parametrize(("num_in", "num_out"), SHAPES)
+@pytest.mark.parametrize("num_rows", [1, 5, 64, 130, 300])
+def test_the_backward_products_are_products_and_can_add(num_in, num_out, num_rows):
+    x, weight = operands(num_in, num_out, num_rows)
+    grad = torch.randn(num_rows, num_out, generator=torch.Generator().manual_seed(1))
+    to_input, to_weight = torch.full_like(x, torch.nan), torch.full_like(weight, torch.nan)
+    native.gemm_nn(grad, weight, to_input, accumulate=False)
+    native.gemm_tn(grad, x, to_weight, accumulate=False)
+    for out, left, right in ((to_input, grad, weight), (to_weight, grad.t(), x)):
+        scale = left.shape[1] ** 0.5
+        expected = (left.double() @ right.double()).float() / scale
+        FP32_SAME_OP.check(out / scale, expected)
+        with planted_fault("the last term is left out"):
+            FP32_SAME_OP.check(out / scale, (left[:, :-1] @ right[:-1]) / scale)
+    start_input, start_weight = torch.randn_like(x), torch.randn_like(weight)
+    onto_input, onto_weight = start_input.clone(), start_weight.clone()
+    native.gemm_nn(grad, weight, onto_input, accumulate=True)
+    native.gemm_tn(grad, x, onto_weight, accumulate=True)
+    EXACT.check(onto_input, start_input + to_input)
+    EXACT.check(onto_weight, start_weight + to_weight)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_threads_change_no_bit_of_the_backward_products(num_threads):
+    x, weight = operands(200, 300, 90)
+    grad = torch.randn(90, 300)
+
+    def both():
+        to_input, to_weight = torch.empty_like(x), torch.empty_like(weight)
+        native.gemm_nn(grad, weight, to_input, accumulate=False)
+        native.gemm_tn(grad, x, to_weight, accumulate=False)
+        return to_input, to_weight
+
+    before, threads = both(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads)
+        for ours, theirs in zip(both(), before, strict=True):
+            EXACT.check(ours, theirs)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_column_has_the_same_bits_in_any_slice_of_the_weight():
@@ -69,3 +112,13 @@ def test_nan_and_infinity_pass_through_and_touch_their_own_row_only():
     assert not out[20].isfinite().any()
     others = [r for r in range(64) if r not in (5, 20)]
     EXACT.check(out[others], expected[others])
+
+
+def test_no_rows_give_no_product_and_a_gradient_of_zero():
+    x, weight, grad = torch.empty(0, 20), torch.randn(12, 20), torch.empty(0, 12)
+    assert product(x, weight).shape == (0, 12)
+    to_weight, onto_weight = torch.full_like(weight, torch.nan), torch.ones_like(weight)
+    native.gemm_tn(grad, x, to_weight, accumulate=False)
+    native.gemm_tn(grad, x, onto_weight, accumulate=True)
+    EXACT.check(to_weight, torch.zeros_like(weight))
+    EXACT.check(onto_weight, torch.ones_like(weight))

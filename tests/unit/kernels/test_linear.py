@@ -4,8 +4,9 @@ from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import assert_notices, planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
-from zerogap.kernels import linear, pad_rows
+from zerogap.kernels import linear
 from zerogap.kernels.linear import row_gemm
+from zerogap.kernels.native import NativeKernels
 
 ROW_COUNTS = (1, 3, 7, 8, 23, 64, 130)
 
@@ -74,9 +75,31 @@ def test_rows_of_another_batch_that_are_nan_do_not_touch_a_row():
     assert dirty[4].isnan().all()
 
 
-def test_padding_rows_are_zeros_and_a_full_tensor_is_not_copied():
-    x = torch.randn(5, 3)
-    padded = pad_rows(x)
-    EXACT.check(padded, torch.cat([x, torch.zeros(3, 3)]))
-    assert pad_rows(padded) is padded
-    assert pad_rows(x[:0]).shape == (0, 3)
+@pytest.mark.parametrize("tile", [None, 16])
+@pytest.mark.parametrize("num_rows", [0, 3, 8, 19])
+def test_the_blas_path_multiplies_any_number_of_rows(monkeypatch, tile, num_rows):
+    monkeypatch.setattr(NativeKernels, "has_gemm", False)
+    monkeypatch.setattr(row_gemm, "tile", tile)
+    x, weight = torch.randn(num_rows, 20), torch.randn(12, 20)
+    residual = torch.randn(num_rows, 12)
+    FP32_SAME_OP.check(linear(x, weight), formula(x, weight))
+    EXACT.check(linear(x, weight, residual_TO=residual), residual + linear(x, weight))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_residual_is_added_as_a_sum_of_its_own_would_be(has_bias):
+    x, weight, residual = torch.randn(9, 20), torch.randn(12, 20), torch.randn(9, 12)
+    bias = torch.randn(12) if has_bias else None
+    inputs = [t.requires_grad_() for t in (x, weight, residual)]
+    fused = linear(x, weight, bias, residual_TO=residual)
+    apart = residual + linear(x, weight, bias)
+    EXACT.check(fused, apart)
+    grad = torch.randn(9, 12)
+    for ours, theirs in zip(
+        torch.autograd.grad(fused, inputs, grad),
+        torch.autograd.grad(apart, inputs, grad),
+        strict=True,
+    ):
+        EXACT.check(ours, theirs)
+    with planted_fault("the residual is left out"):
+        EXACT.check(linear(x, weight, bias), apart)

@@ -1,114 +1,371 @@
-// y = x * w^T for row-invariant linear layers: each output adds blocks of 256 k, each one accumulator, k ascending,
-// fused multiply-add, whatever M is and wherever the row stands. Exact by construction, where a BLAS has to be probed.
+// The three products of a linear layer, exact by construction where a BLAS has to be probed:
+//   nt: y = x * w^T (+ residual)    the forward
+//   nn: dx = dy * w                 backward to the input
+//   tn: dw (+)= dy^T * x            backward to the weight
+// Each output adds blocks of 256 terms, each block one accumulator, terms ascending, fused multiply-add, whatever
+// the number of rows is and wherever a row stands. How a product is cut into tiles and threads never shows.
 //
-// A panel of 32 output columns is transposed once ([K][32], in the core's second-level cache) and all rows pass over
-// it in tiles of 8. Only for AVX-512; elsewhere zg_has_gemm() is 0 and the BLAS multiplies.
+// A panel of columns of the right-hand side is laid out once ([k][COLUMNS], in the core's second-level cache) and
+// all rows of the left-hand side pass over it in tiles. The weights of the *next* panel are fetched from memory
+// meanwhile: with 64 rows that is the difference between 150 and 190 GFLOP/s.
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
+#include "transpose.h"
 #include "vec.h"
 
 using namespace zg;
 
 namespace {
 
-constexpr int64_t ROWS = 8, COLUMNS = 2 * W;
 constexpr int64_t BLOCK = 256;  // shorter sums of sums lose less than one long sum
 
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#define ZG_HAS_GEMM 1
 #if defined(__AVX512F__)
+constexpr int64_t ROWS = 8, VECS = 2;  // 16 accumulators, 2 columns and a row of 32 registers
+#else
+constexpr int64_t ROWS = 6, VECS = 1;  // 12 accumulators, 2 columns and a row of 16 registers
+#endif
+constexpr int64_t COLUMNS = VECS * W;
+constexpr int64_t MOST = 8;  // rows of the largest tile that is compiled
+constexpr int64_t FEW = 8;   // up to so many rows, reading the weight is what costs
 
-// 16 rows of 16 floats, `from_ld` apart, to their transpose, `to_ld` apart.
-void transpose_16(const float* from, int64_t from_ld, float* to, int64_t to_ld) {
-  __m512 r[16], t[16];
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(from + i * from_ld);
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-  }
-  auto pair = [](__m512 a, __m512 b, bool high) {
-    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
-    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
-  };
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = pair(t[i], t[i + 2], false), r[i + 1] = pair(t[i], t[i + 2], true);
-    r[i + 2] = pair(t[i + 1], t[i + 3], false), r[i + 3] = pair(t[i + 1], t[i + 3], true);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88), t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 8; ++i) {
-    _mm512_storeu_ps(to + i * to_ld, _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88));
-    _mm512_storeu_ps(to + (i + 8) * to_ld, _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd));
-  }
+// Inlined by hand: GCC treats its own builtin as a barrier and then keeps the accumulators in memory.
+inline void prefetch(const float* p) {
+#if defined(__x86_64__) || defined(__i386__)
+  asm volatile("prefetcht1 %0" ::"m"(*reinterpret_cast<const char(*)[64]>(p)));
+#else
+  __builtin_prefetch(p, 0, 2);
+#endif
 }
 
-// panel[k][c] = w[column + c][k]; columns at or past N are 0.
-void pack_panel(const float* w, int64_t N, int64_t K, int64_t column, float* panel) {
-  for (int64_t c = 0; c < COLUMNS; c += 16) {
-    const int64_t valid = std::min<int64_t>(16, N - column - c);
-    const float* rows = w + (column + c) * K;
-    int64_t k = 0;
-    if (valid == 16)
-      for (; k + 16 <= K; k += 16) transpose_16(rows + k, K, panel + k * COLUMNS + c, COLUMNS);
-    for (; k < K; ++k)
-      for (int64_t j = 0; j < 16; ++j) panel[k * COLUMNS + c + j] = j < valid ? rows[j * K + k] : 0.0f;
-  }
-}
+// Element (row, k) of the left-hand side: stored by rows, or by k for the product with a transposed matrix.
+struct Left {
+  const float* data;
+  int64_t ld;
+};
 
-void multiply_tile(const float* x, int64_t K, const float* panel, float* y, int64_t ld, int64_t columns) {
-  float total[ROWS][COLUMNS] = {};
+// What fetches the next panel's weights during the products with this one; step 0 fetches nothing new.
+struct Ahead {
+  const float* at;
+  int64_t step;
+};
+
+// One tile: R rows of `a` by one panel, into total[R][COLUMNS].
+template <int R, bool BY_K>
+void multiply(Left a, const float* panel, int64_t K, Ahead& ahead, float* total) {
+  if (K == 0) std::fill(total, total + R * COLUMNS, 0.0f);
   for (int64_t begin = 0; begin < K; begin += BLOCK) {
     const int64_t end = std::min(K, begin + BLOCK);
-    vec acc[ROWS][2];
-    for (int r = 0; r < ROWS; ++r) acc[r][0] = acc[r][1] = set1(0.0f);
-    for (int64_t k = begin; k < end; ++k) {
-      const vec a = load(panel + k * COLUMNS), b = load(panel + k * COLUMNS + W);
-      for (int r = 0; r < ROWS; ++r) {
-        const vec s = set1(x[r * K + k]);
-        acc[r][0] = fma(s, a, acc[r][0]), acc[r][1] = fma(s, b, acc[r][1]);
+    vec acc[R][VECS];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int c = 0; c < VECS; ++c) acc[r][c] = set1(0.0f);
+    const auto term = [&](int64_t k) __attribute__((always_inline)) {
+      vec b[VECS];
+#pragma GCC unroll 2
+      for (int c = 0; c < VECS; ++c) b[c] = load(panel + k * COLUMNS + c * W);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const vec s = set1(BY_K ? a.data[k * a.ld + r] : a.data[r * a.ld + k]);
+#pragma GCC unroll 2
+        for (int c = 0; c < VECS; ++c) acc[r][c] = fma(s, b[c], acc[r][c]);
       }
+    };
+    int64_t k = begin;
+    for (; k + 4 <= end; k += 4) {
+      prefetch(ahead.at);
+      ahead.at += ahead.step;
+      term(k), term(k + 1), term(k + 2), term(k + 3);
     }
-    for (int r = 0; r < ROWS; ++r) {
-      store(total[r], add(load(total[r]), acc[r][0]));
-      store(total[r] + W, add(load(total[r] + W), acc[r][1]));
-    }
+    for (; k < end; ++k) term(k);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int c = 0; c < VECS; ++c) {
+        float* t = total + r * COLUMNS + c * W;
+        store(t, begin ? add(load(t), acc[r][c]) : acc[r][c]);
+      }
   }
-  for (int r = 0; r < ROWS; ++r)
-    std::memcpy(y + r * ld, total[r], sizeof(float) * std::min(COLUMNS, columns));
 }
 
+// y[r][c] = base[r][c] + total[r][c] for the first `columns` columns; base may be null, or y itself.
+void finish(const float* total, int64_t rows, const float* base, float* y, int64_t ld, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r, total += COLUMNS, y += ld) {
+    if (columns >= COLUMNS)
+      for (int64_t c = 0; c < COLUMNS; c += W)
+        store(y + c, base ? add(load(base + c), load(total + c)) : load(total + c));
+    else
+      for (int64_t c = 0; c < columns; ++c) y[c] = base ? base[c] + total[c] : total[c];
+    if (base) base += ld;
+  }
+}
+
+template <bool BY_K>
+void multiply_rows(int64_t rows, Left a, const float* panel, int64_t K, Ahead& ahead, float* total) {
+  switch (rows) {
+    case 1: return multiply<1, BY_K>(a, panel, K, ahead, total);
+    case 2: return multiply<2, BY_K>(a, panel, K, ahead, total);
+    case 3: return multiply<3, BY_K>(a, panel, K, ahead, total);
+    case 4: return multiply<4, BY_K>(a, panel, K, ahead, total);
+    case 5: return multiply<5, BY_K>(a, panel, K, ahead, total);
+    case 6: return multiply<6, BY_K>(a, panel, K, ahead, total);
+    case 7: return multiply<7, BY_K>(a, panel, K, ahead, total);
+    default: return multiply<8, BY_K>(a, panel, K, ahead, total);
+  }
+}
+
+// panel[k][c] = w[column + c][k]; columns at or past N are 0. Fetches as much from `ahead` as it reads.
+void pack_transposed(const float* w, int64_t N, int64_t K, int64_t column, Ahead ahead, float* panel) {
+  for (int64_t c = 0; c < COLUMNS; c += W) {
+    const int64_t valid = std::min<int64_t>(W, N - column - c);
+    const float* rows = w + (column + c) * K;
+    int64_t k = 0;
+    if (valid == W)
+      for (; k + W <= K; k += W) {
+        for (int i = 0; i < W; ++i, ahead.at += ahead.step) prefetch(ahead.at);
+        transpose_16(rows + k, K, panel + k * COLUMNS + c, COLUMNS);
+      }
+    for (; k < K; ++k)
+      for (int64_t j = 0; j < W; ++j) panel[k * COLUMNS + c + j] = j < valid ? rows[j * K + k] : 0.0f;
+  }
+}
+
+// panel[k][c] = b[k][column + c]; columns at or past N are 0.
+void pack_plain(const float* b, int64_t N, int64_t K, int64_t column, float* panel) {
+  const int64_t valid = std::min(COLUMNS, N - column);
+  for (int64_t k = 0; k < K; ++k) {
+    const float* row = b + k * N + column;
+    float* out = panel + k * COLUMNS;
+    if (valid == COLUMNS)
+      for (int64_t c = 0; c < COLUMNS; c += W) store(out + c, load(row + c));
+    else
+      for (int64_t c = 0; c < COLUMNS; ++c) out[c] = c < valid ? row[c] : 0.0f;
+  }
+}
+
+// Up to FEW rows against one panel: 16 terms are transposed into the first-level cache and used at once.
+template <int R>
+void multiply_few(const float* x, const float* w, int64_t K, Ahead ahead, float* total) {
+  alignas(64) float part[W * COLUMNS];
+  if (K == 0) std::fill(total, total + R * COLUMNS, 0.0f);
+  for (int64_t begin = 0; begin < K; begin += BLOCK) {
+    const int64_t end = std::min(K, begin + BLOCK);
+    vec acc[R][VECS];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int c = 0; c < VECS; ++c) acc[r][c] = set1(0.0f);
+    for (int64_t k = begin; k < end; k += W) {
+      const int64_t terms = std::min<int64_t>(W, end - k);
+      for (int64_t i = 0; i < COLUMNS; ++i, ahead.at += ahead.step) prefetch(ahead.at);
+      if (terms == W)
+        for (int64_t c = 0; c < COLUMNS; c += W) transpose_16(w + c * K + k, K, part + c, COLUMNS);
+      else
+        for (int64_t j = 0; j < terms; ++j)
+          for (int64_t c = 0; c < COLUMNS; ++c) part[j * COLUMNS + c] = w[c * K + k + j];
+      const auto term = [&](int64_t j) __attribute__((always_inline)) {
+        vec b[VECS];
+#pragma GCC unroll 2
+        for (int c = 0; c < VECS; ++c) b[c] = load(part + j * COLUMNS + c * W);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const vec s = set1(x[r * K + k + j]);
+#pragma GCC unroll 2
+          for (int c = 0; c < VECS; ++c) acc[r][c] = fma(s, b[c], acc[r][c]);
+        }
+      };
+      if (terms == W) {
+#pragma GCC unroll 16
+        for (int64_t j = 0; j < W; ++j) term(j);
+      } else {
+        for (int64_t j = 0; j < terms; ++j) term(j);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int c = 0; c < VECS; ++c) {
+        float* t = total + r * COLUMNS + c * W;
+        store(t, begin ? add(load(t), acc[r][c]) : acc[r][c]);
+      }
+  }
+}
+
+void multiply_few_rows(int64_t rows, const float* x, const float* w, int64_t K, Ahead ahead, float* total) {
+  switch (rows) {
+    case 1: return multiply_few<1>(x, w, K, ahead, total);
+    case 2: return multiply_few<2>(x, w, K, ahead, total);
+    case 3: return multiply_few<3>(x, w, K, ahead, total);
+    case 4: return multiply_few<4>(x, w, K, ahead, total);
+    case 5: return multiply_few<5>(x, w, K, ahead, total);
+    case 6: return multiply_few<6>(x, w, K, ahead, total);
+    case 7: return multiply_few<7>(x, w, K, ahead, total);
+    default: return multiply_few<8>(x, w, K, ahead, total);
+  }
+}
+
+// This thread's panel, kept between calls: a fresh one would be page-faulted every time.
+float* panel_storage(int64_t floats) {
+  static thread_local std::vector<float> storage;
+  if (int64_t(storage.size()) < floats + 16) storage.assign(floats + 16, 0.0f);
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
+}
+
+// Work items: panels, times parts of the rows where there are too few panels for the threads. Items are taken one
+// after the other; `next` is known while one is worked on, so that its weights can be fetched.
+struct Items {
+  int64_t panels, parts, M;
+  std::atomic<int64_t> taken{0};
+  Items(int64_t N, int64_t M) : panels((N + COLUMNS - 1) / COLUMNS), M(M) {
+    const int64_t wanted = 4 * omp_get_max_threads(), most = std::max<int64_t>(1, M / 64);
+    parts = std::min(most, (wanted + panels - 1) / panels);
+  }
+  int64_t count() const { return panels * parts; }
+  int64_t column(int64_t item) const { return item / parts * COLUMNS; }
+  int64_t begin(int64_t item) const { return M * (item % parts) / parts; }
+  int64_t end(int64_t item) const { return M * (item % parts + 1) / parts; }
+};
+
+// All rows of an item against its packed panel.
+template <bool BY_K>
+void multiply_item(const Items& items, int64_t item, Left a, const float* panel, int64_t K, const float* fetch,
+                   const float* base, float* y, int64_t N) {
+  alignas(64) float total[MOST * COLUMNS];
+  const int64_t column = items.column(item), begin = items.begin(item), end = items.end(item);
+  const int64_t tiles = (end - begin + ROWS - 1) / ROWS;
+  // A fetch every 4 terms: 8 tiles fetch a panel of COLUMNS rows once.
+  Ahead ahead{fetch ? fetch : panel, fetch ? 16 : 0};
+  for (int64_t i = 0, m = begin; i < tiles; ++i) {
+    const int64_t rows = (end - m + tiles - i - 1) / (tiles - i);  // as even as can be
+    if (i == 8 * COLUMNS / 32) ahead = {panel, 0};
+    multiply_rows<BY_K>(rows, {a.data + m * (BY_K ? 1 : a.ld), a.ld}, panel, K, ahead, total);
+    finish(total, rows, base ? base + m * N + column : nullptr, y + m * N + column, N, N - column);
+    m += rows;
+  }
+}
+
+void few_rows(const float* x, const float* w, const float* base, float* y, int64_t M, int64_t N, int64_t K) {
+  const int64_t panels = N / COLUMNS, left = N % COLUMNS;
+#pragma omp parallel
+  {
+    // Each thread reads one contiguous part of the weight.
+    const int64_t T = omp_get_num_threads(), t = omp_get_thread_num();
+    const int64_t begin = panels * t / T, end = panels * (t + 1) / T;
+    alignas(64) float total[MOST * COLUMNS];
+    for (int64_t p = begin; p < end; ++p) {
+      const float* panel = w + p * COLUMNS * K;
+      const Ahead ahead = p + 1 < end ? Ahead{panel + COLUMNS * K, 16} : Ahead{panel, 0};
+      multiply_few_rows(M, x, panel, K, ahead, total);
+      finish(total, M, base ? base + p * COLUMNS : nullptr, y + p * COLUMNS, N, COLUMNS);
+    }
+    if (left && t == T - 1) {
+      const int64_t column = panels * COLUMNS;
+      float* panel = panel_storage(K * COLUMNS);
+      pack_transposed(w, N, K, column, {w, 0}, panel);
+      for (int64_t m = 0; m < M; m += ROWS) {
+        const int64_t rows = std::min(ROWS, M - m);
+        Ahead nothing{panel, 0};
+        multiply_rows<false>(rows, {x + m * K, K}, panel, K, nothing, total);
+        finish(total, rows, base ? base + m * N + column : nullptr, y + m * N + column, N, left);
+      }
+    }
+  }
+}
 #endif
 
 }  // namespace
 
 extern "C" {
 
-#if defined(__AVX512F__)
+#ifdef ZG_HAS_GEMM
 int zg_has_gemm() { return 1; }
 
-// x [M, K], M a multiple of 8; w [N, K]; y [M, N].
-void zg_gemm(const float* x, const float* w, float* y, int64_t M, int64_t N, int64_t K) {
-  const int64_t panels = (N + COLUMNS - 1) / COLUMNS;
+// x [M, K], w [N, K], residual [M, N] or null, y [M, N]; y may be the residual itself.
+void zg_gemm_nt(const float* x, const float* w, const float* residual, float* y, int64_t M, int64_t N,
+                int64_t K) {
+  if (M == 0) return;
+  if (M <= FEW) return few_rows(x, w, residual, y, M, N, K);
+  Items items(N, M);
 #pragma omp parallel
   {
-    std::vector<float> storage(K * COLUMNS + 16);
-    float* panel = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t column = p * COLUMNS;
-      pack_panel(w, N, K, column, panel);
-      for (int64_t m = 0; m < M; m += ROWS)
-        multiply_tile(x + m * K, K, panel, y + m * N + column, N, N - column);
+    float* panel = panel_storage(K * COLUMNS);
+    int64_t item = items.taken++;
+    while (item < items.count()) {
+      const int64_t next = items.taken++, column = items.column(item);
+      // The last panel may be shorter than a panel: nothing past the weight is fetched.
+      const bool has_next = next < items.count() && items.column(next) + COLUMNS <= N;
+      const float* fetch = has_next ? w + items.column(next) * K : nullptr;
+      const bool many = items.end(item) - items.begin(item) >= 8 * ROWS;
+      pack_transposed(w, N, K, column, fetch && !many ? Ahead{fetch, 16} : Ahead{panel, 0}, panel);
+      multiply_item<false>(items, item, {x, K}, panel, K, many ? fetch : nullptr, residual, y, N);
+      item = next;
     }
   }
 }
+
+// x [M, N], w [N, K], y [M, K]; adds to y, or replaces it.
+void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, int64_t K, int accumulate) {
+  Items items(K, M);
+#pragma omp parallel
+  {
+    float* panel = panel_storage(N * COLUMNS);
+    for (int64_t item; (item = items.taken++) < items.count();) {
+      pack_plain(w, K, N, items.column(item), panel);
+      multiply_item<false>(items, item, {x, N}, panel, N, nullptr, accumulate ? y : nullptr, y, K);
+    }
+  }
+}
+
+// a [M, N], b [M, K], out [N, K] = a^T * b; adds to out, or replaces it. panels: room for `b` laid out in panels,
+// [K rounded up to zg_panel_columns()] * M floats.
+//
+// Both sides are laid out once: columns of a matrix whose width is a power of two share a few sets of the cache, and
+// walked in place they would be read from memory again and again.
+void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64_t M, int64_t N, int64_t K,
+                int accumulate) {
+  constexpr int64_t PART = 4 * MOST;  // columns of `a` that one thread lays out for all panels
+  const int64_t num_panels = (K + COLUMNS - 1) / COLUMNS, num_parts = (N + PART - 1) / PART;
+#pragma omp parallel
+  {
+    alignas(64) float total[MOST * COLUMNS];
+    float* part = panel_storage(M * PART);
+#pragma omp for schedule(static)
+    for (int64_t p = 0; p < num_panels; ++p) pack_plain(b, K, M, p * COLUMNS, panels + p * M * COLUMNS);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = 0; i < num_parts; ++i) {
+      const int64_t first = i * PART, width = std::min(PART, N - first);
+      const int64_t tiles = (width + ROWS - 1) / ROWS;
+      for (int64_t m = 0; m < M; ++m) std::memcpy(part + m * PART, a + m * N + first, sizeof(float) * width);
+      for (int64_t p = 0; p < num_panels; ++p)
+        for (int64_t t = 0, n = 0; t < tiles; ++t) {
+          const int64_t rows = (width - n + tiles - t - 1) / (tiles - t);
+          const float* panel = panels + p * M * COLUMNS;
+          float* y = out + (first + n) * K + p * COLUMNS;
+          Ahead nothing{panel, 0};
+          if (accumulate)
+            for (int64_t r = 0; r < rows; ++r)
+              for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
+          multiply_rows<true>(rows, {part + n, PART}, panel, M, nothing, total);
+          finish(total, rows, accumulate ? y : nullptr, y, K, K - p * COLUMNS);
+          n += rows;
+        }
+    }
+  }
+}
+
+int64_t zg_panel_columns() { return COLUMNS; }
 #else
 int zg_has_gemm() { return 0; }
-void zg_gemm(const float*, const float*, float*, int64_t, int64_t, int64_t) {}
+void zg_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t) {}
+void zg_gemm_nn(const float*, const float*, float*, int64_t, int64_t, int64_t, int) {}
+void zg_gemm_tn(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, int) {}
+int64_t zg_panel_columns() { return 1; }
 #endif
 
 }  // extern "C"

@@ -1,0 +1,91 @@
+"""Gradients of matrix products: to the input, and to the weight, where wanted straight into its ``.grad``.
+
+Autograd makes a fresh tensor for every weight's gradient and adds it to ``.grad`` afterwards: for each
+micro-batch as much memory traffic as two copies of the model, and for a tied embedding two temporaries of
+its whole size at once. Inside ``gradients_in_place()`` the product adds to ``.grad`` itself, and autograd
+is told that there is no gradient. The sums are the same bits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from zerogap.kernels.native import native
+
+_in_place: ContextVar[bool] = ContextVar("gradients_in_place", default=False)
+
+
+@contextmanager
+def gradients_in_place() -> Iterator[None]:
+    """Within it, ``backward()`` adds the gradients of matrices that have a ``.grad`` to it directly.
+
+    For ``backward()`` only: ``torch.autograd.grad`` and hooks on those matrices get None.
+    """
+    token = _in_place.set(True)
+    try:
+        yield
+    finally:
+        _in_place.reset(token)
+
+
+def gradient_buffer(weight: Tensor) -> Tensor | None:
+    """The ``.grad`` to add to, or None where a gradient tensor is to be returned."""
+    if not (_in_place.get() and weight.is_leaf):
+        return None
+    return weight.grad
+
+
+def input_gradient(grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None) -> Tensor:
+    """``grad @ weight``: [T, O], [O, I] -> [T, I]; added to ``into_TI`` if given."""
+    if native.handles(grad_TO) and native.has_gemm:
+        out_TI = grad_TO.new_empty(len(grad_TO), weight_OI.shape[1]) if into_TI is None else into_TI
+        native.gemm_nn(
+            grad_TO.contiguous(), weight_OI.contiguous(), out_TI, accumulate=into_TI is not None
+        )
+        return out_TI
+    return torch.mm(grad_TO, weight_OI) if into_TI is None else into_TI.addmm_(grad_TO, weight_OI)
+
+
+def weight_gradient(weight_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> Tensor | None:
+    """``grad.T @ x``: [T, O], [T, I] -> [O, I]; None if it was added to ``weight.grad``."""
+    buffer_OI = gradient_buffer(weight_OI)
+    if buffer_OI is not None:
+        add_weight_gradient_(buffer_OI, grad_TO, x_TI)
+        return None
+    return add_weight_gradient_(torch.zeros_like(weight_OI), grad_TO, x_TI)
+
+
+def add_weight_gradient_(buffer_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> Tensor:
+    """``buffer += grad.T @ x``; returns the buffer."""
+    if native.handles(grad_TO) and native.has_gemm and buffer_OI.is_contiguous():
+        native.gemm_tn(grad_TO.contiguous(), x_TI.contiguous(), buffer_OI, accumulate=True)
+        return buffer_OI
+    return buffer_OI.add_(torch.mm(grad_TO.t(), x_TI))
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, token_ids_T, weight_VD):  # noqa: ANN001, ANN205
+        ctx.save_for_backward(token_ids_T, weight_VD)
+        return functional.embedding(token_ids_T, weight_VD)
+
+    @staticmethod
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TD,) = grads
+        token_ids_T, weight_VD = ctx.saved_tensors
+        buffer_VD = gradient_buffer(weight_VD)
+        if buffer_VD is not None:
+            buffer_VD.index_add_(0, token_ids_T, grad_TD)
+            return None, None
+        return None, torch.zeros_like(weight_VD).index_add_(0, token_ids_T, grad_TD)
+
+
+def embedding(token_ids_T: Tensor, weight_VD: Tensor) -> Tensor:
+    """Rows of ``weight_VD``: int64 [T] -> [T, D]."""
+    if torch.is_grad_enabled():
+        return _Embedding.apply(token_ids_T, weight_VD)
+    return functional.embedding(token_ids_T, weight_VD)
