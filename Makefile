@@ -5,7 +5,8 @@
 #   make quickstart   train the demo model
 #   make test         the whole test suite; ARGS="tests/unit -x" for a part
 #   make check        formatting, lint, layers, types, spelling, unit tests
-#   make bench        rollouts and a training step beside transformers and TRL (about an hour; each script has --help)
+#   make bench        everything of zerogap bench (about half an hour); ARGS="--vllm-python PYTHON" brings vLLM in
+#   make bench-check  ratios and shares in a few minutes, against benchmarks/baselines; fails on a regression
 #   make clean        remove the environment
 #
 # TORCH is what pip installs, with any options it takes: PyPI's Linux build of torch brings CUDA, PyTorch's own
@@ -25,7 +26,7 @@ BASE := $(VENV)/.installed-$(SETTINGS)
 DEV := $(VENV)/.installed-dev-$(SETTINGS)
 BENCH := $(VENV)/.installed-bench-$(SETTINGS)
 
-.PHONY: quickstart test check format bench clean
+.PHONY: quickstart test check format bench bench-check clean
 .DELETE_ON_ERROR:
 
 quickstart: $(BASE)
@@ -47,8 +48,10 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 
 bench: $(BENCH)
-	$(BIN)/python benchmarks/rollout.py --json
-	$(BIN)/python benchmarks/step.py --json
+	$(BIN)/zerogap bench --suite cpu $(ARGS)
+
+bench-check: $(BASE)
+	$(BIN)/zerogap bench --suite check $(ARGS)
 
 clean:
 	rm -rf $(VENV)

@@ -9,6 +9,7 @@
     ├── CheckpointError                 a run's own checkpoint
     ├── KernelError                     a kernel that cannot be built or called
     ├── MissingExtra (ImportError)      an optional dependency; names what to install
+    ├── BenchmarkError                  a side of a benchmark failed, or a baseline cannot be used
     ├── NumericsError                   NaN or infinity where a number must be
     ├── EngineError
     │   ├── InvalidRequest (ValueError) wrong sampling parameters or ids
@@ -50,6 +51,10 @@ class KernelError(ZerogapError):
 
 class MissingExtra(ZerogapError, ImportError):
     """An optional dependency is needed; the message names the extra to install."""
+
+
+class BenchmarkError(ZerogapError):
+    """A side of a benchmark failed, or a baseline cannot be used."""
 
 
 class NumericsError(ZerogapError):

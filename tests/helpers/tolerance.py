@@ -110,6 +110,8 @@ FLOAT64_SAME_OP = Tolerance("FLOAT64_SAME_OP", atol=1e-12, rtol=1e-12)
 """One formula, two implementations, both in float64."""
 VECTOR_EXP = Tolerance("VECTOR_EXP", rtol=2e-7)
 """The kernels' exp against float64, as a ratio to 1: the bound that vec.h states."""
+KV_16_BIT = Tolerance("KV_16_BIT", atol=2e-2)
+"""Log-probs of tiny models against an engine that keeps keys and values in 16 bits."""
 
 
 def _pairs(

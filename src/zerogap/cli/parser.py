@@ -6,6 +6,8 @@ import argparse
 from typing import TypeAlias
 
 from zerogap import __version__
+from zerogap.cli import bench_arguments
+from zerogap.cli.bench import bench
 from zerogap.cli.evaluate import evaluate
 from zerogap.cli.export import export
 from zerogap.cli.generate import generate
@@ -18,6 +20,7 @@ _EXAMPLES = """examples:
   zerogap generate runs/quickstart/export --prompt "What is 6 times 7?"
   zerogap eval runs/quickstart/export recipes/quickstart.toml
   zerogap export runs/quickstart my-model
+  zerogap bench rollout
 """
 
 _TRAIN_EXAMPLES = """A run that was interrupted goes on where it stopped: give the same command again.
@@ -64,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_evaluate(commands)
     _add_export(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -126,6 +130,13 @@ def _add_export(commands: Commands) -> None:
     parser.set_defaults(run=export)
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
     parser.add_argument("out", metavar="OUT", help="folder to create")
+
+
+def _add_bench(commands: Commands) -> None:
+    summary = "measure speed here, beside the alternatives that are installed"
+    parser = _add(commands, "bench", summary, bench_arguments.EXAMPLES)
+    parser.set_defaults(run=bench)
+    bench_arguments.add_arguments(parser)
 
 
 def _add(commands: Commands, name: str, summary: str, examples: str) -> argparse.ArgumentParser:

@@ -192,7 +192,7 @@ def test_every_key_outside_a_section_can_be_overridden():
     assert tuple(scalars) == TOP_LEVEL_KEYS
 
 
-@pytest.mark.parametrize("command", ["train", "generate", "eval", "export"])
+@pytest.mark.parametrize("command", ["train", "generate", "eval", "export", "bench"])
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as ending:
         build_parser().parse_args([command, "--help"])

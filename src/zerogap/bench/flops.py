@@ -1,0 +1,207 @@
+"""Model FLOPs: what the mathematics of a forward or training pass needs, whatever a program really executes.
+
+A multiply-add is 2 FLOPs. Counted are the matrix products with parameters and attention's two products; norms,
+rotations, activations, softmax and sampling are not.
+
+- body: 2 a parameter of qkv, o, gate-up and down, for every row that is computed.
+- head: 2 a parameter of the language-model head, only for rows whose distribution is needed: rows that draw a token,
+  or that predict a trained one.
+- attention: 4 * N * H a layer for each (row, key it may see) pair, N query heads of size H: q.k and weight.v.
+
+A training pass is three forward passes (one forward, two backward: for inputs and for weights); four for body and
+attention when activations are recomputed. The head counts three times in any case: its logits are always computed
+again, but to save memory, not because the mathematics asks for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zerogap.models import ModelConfig
+
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a dense decoder, as plain numbers that cross processes."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    """Columns of the head that are computed."""
+
+    @classmethod
+    def from_config(cls, config: "ModelConfig", *, vocab_size: int) -> "ModelShape":
+        """The sizes of ``config``."""
+        names = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
+        sizes = {name: getattr(config, name) for name in (*names, "head_dim")}
+        return cls(**sizes, vocab_size=vocab_size)
+
+    @property
+    def layer_gemms(self) -> dict[str, tuple[int, int]]:
+        """(in, out) of each projection of one layer."""
+        queries = self.num_heads * self.head_dim
+        return {
+            "qkv": (self.hidden_size, queries + 2 * self.num_kv_heads * self.head_dim),
+            "o": (queries, self.hidden_size),
+            "gate_up": (self.hidden_size, 2 * self.intermediate_size),
+            "down": (self.intermediate_size, self.hidden_size),
+        }
+
+    @property
+    def body_parameters(self) -> int:
+        """Matrix parameters of all layers; embedding and head are not among them."""
+        return self.num_layers * sum(i * o for i, o in self.layer_gemms.values())
+
+    @property
+    def head_parameters(self) -> int:
+        """Matrix parameters of the head, tied to the embedding or not."""
+        return self.hidden_size * self.vocab_size
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs by kind."""
+
+    body: float
+    head: float
+    attention: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.body + self.head + self.attention
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            self.body + other.body, self.head + other.head, self.attention + other.attention
+        )
+
+    def scaled(self, factor: float) -> "Work":
+        """Every kind times ``factor``."""
+        return Work(factor * self.body, factor * self.head, factor * self.attention)
+
+
+@dataclass(frozen=True)
+class PromptWork:
+    """One prompt and its answers, in tokens."""
+
+    num_prompt: int
+    num_cached: int
+    """Leading prompt tokens that were found computed (another prompt began alike)."""
+    num_answers: tuple[int, ...]
+    """Length of each answer."""
+
+
+def keys_seen(begin: int, end: int) -> int:
+    """Keys that the rows at positions ``[begin, end)`` see together: position p sees p + 1."""
+    return (end * (end + 1) - begin * (begin + 1)) // 2
+
+
+def forward_work(shape: ModelShape, *, num_rows: int, num_head_rows: int, num_keys: int) -> Work:
+    """One forward pass over rows that see ``num_keys`` keys together."""
+    return Work(
+        body=2.0 * shape.body_parameters * num_rows,
+        head=2.0 * shape.head_parameters * num_head_rows,
+        attention=4.0 * shape.num_heads * shape.head_dim * shape.num_layers * num_keys,
+    )
+
+
+def generation_work(shape: ModelShape, prompts: Sequence[PromptWork]) -> Work:
+    """Each prompt once, and a row for each drawn token but the last of an answer, which is never fed back."""
+    return _forward_over(shape, prompts, skips_cached=True)
+
+
+def training_work(
+    shape: ModelShape,
+    prompts: Sequence[PromptWork],
+    *,
+    recompute: bool = False,
+    num_distinct_rows: int | None = None,
+) -> Work:
+    """The answers' tokens trained, each prompt computed once for all its answers.
+
+    Args:
+        shape: of the model.
+        prompts: with their answers.
+        recompute: activations are computed again in the backward pass.
+        num_distinct_rows: rows of the step, repeated ones once, where answers of a prompt may begin alike and share
+            those rows too: all work is credited in proportion. None: only prompts are shared.
+    """
+    forward = _forward_over(shape, prompts, skips_cached=False)
+    if num_distinct_rows is not None:
+        forward = forward.scaled(min(1.0, num_distinct_rows / num_training_rows(prompts)))
+    passes = 4 if recompute else 3
+    return Work(passes * forward.body, 3 * forward.head, passes * forward.attention)
+
+
+def conventional_flops(shape: ModelShape, *, num_tokens: int, factor: int) -> float:
+    """``factor * N * tokens`` as papers count: head included for every token, attention not.
+
+    Args:
+        shape: of the model.
+        num_tokens: of all sequences, a shared prompt as often as there are sequences.
+        factor: 2 a generated or prefilled token, 6 a trained one, 8 with recomputation.
+    """
+    return float(factor) * (shape.body_parameters + shape.head_parameters) * num_tokens
+
+
+def kv_bytes_per_token(shape: ModelShape) -> int:
+    """Keys and values of one token in all layers, fp32."""
+    return 2 * FLOAT_BYTES * shape.num_layers * shape.num_kv_heads * shape.head_dim
+
+
+def decode_bytes(shape: ModelShape, *, num_prompt: int, num_answer: int) -> float:
+    """Bytes that one decoded token of a single sequence has to read, a mean over the answer's steps but the first.
+
+    Every matrix once, head included, and the keys and values of all earlier tokens; what is written counts nothing.
+
+    Args:
+        shape: of the model.
+        num_prompt: tokens of the prompt.
+        num_answer: tokens of the answer, 2 or more: the first one comes with the prompt.
+    """
+    weights = FLOAT_BYTES * (shape.body_parameters + shape.head_parameters)
+    keys = keys_seen(num_prompt, num_prompt + num_answer - 1) / (num_answer - 1)
+    return weights + keys * kv_bytes_per_token(shape)
+
+
+def num_training_rows(prompts: Sequence[PromptWork]) -> int:
+    """Rows of a training pass that shares prompts: the last token of an answer predicts nothing."""
+    return sum(p.num_prompt + sum(n - 1 for n in p.num_answers) for p in prompts)
+
+
+def num_sequence_tokens(prompts: Sequence[PromptWork]) -> int:
+    """Tokens of all sequences, a prompt as often as it has answers."""
+    return sum(len(p.num_answers) * p.num_prompt + sum(p.num_answers) for p in prompts)
+
+
+def gemm_flops(shape: ModelShape, work: Work) -> Mapping[str, float]:
+    """The work of each matrix product with parameters: qkv, o, gate_up, down (over all layers) and head."""
+    per_parameter = work.body / shape.body_parameters
+    layers = {
+        name: per_parameter * shape.num_layers * i * o for name, (i, o) in shape.layer_gemms.items()
+    }
+    return {**layers, "head": work.head}
+
+
+def _forward_over(shape: ModelShape, prompts: Sequence[PromptWork], *, skips_cached: bool) -> Work:
+    total = Work(0, 0, 0)
+    for prompt in prompts:
+        start = prompt.num_cached if skips_cached else 0
+        end_of = [prompt.num_prompt + num - 1 for num in prompt.num_answers]
+        total += forward_work(
+            shape,
+            num_rows=prompt.num_prompt - start + sum(end - prompt.num_prompt for end in end_of),
+            num_head_rows=sum(prompt.num_answers),
+            num_keys=keys_seen(start, prompt.num_prompt)
+            + sum(keys_seen(prompt.num_prompt, end) for end in end_of),
+        )
+    return total

@@ -1,0 +1,74 @@
+"""zerogap's weights as a GGUF file in fp32, for llama.cpp; without a tokenizer, since ids go in and come out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+
+from zerogap.errors import BenchmarkError
+from zerogap.models import CausalLM, ModelConfig
+from zerogap.models.names import hf_tensors
+
+
+def write_gguf(model: CausalLM, path: Path) -> None:
+    """Write all tensors and the sizes llama.cpp needs.
+
+    Args:
+        model: its weights are read, never changed.
+        path: of the file; replaced if it exists.
+
+    Raises:
+        BenchmarkError: the model scales its rotary positions, which is not written here.
+    """
+    config = model.config
+    if config.rope_scaling is not None:
+        msg = f"llama.cpp's side cannot run this model: its rotary positions are scaled ({config.rope_scaling}), which is not exported; leave llama.cpp out of --peers"
+        raise BenchmarkError(msg)
+    # Families have the same names as llama.cpp's architectures.
+    writer = gguf.GGUFWriter(path, config.family)
+    _write_sizes(writer, config)
+    for name, values in _tensors(model):
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _write_sizes(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+    writer.add_block_count(config.num_layers)
+    writer.add_context_length(config.max_positions)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+
+
+def _tensors(model: CausalLM) -> Iterator[tuple[str, np.ndarray]]:
+    config = model.config
+    architecture = next(
+        arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == config.family
+    )
+    names = gguf.get_tensor_name_map(architecture, config.num_layers)
+    for hf_name, view in hf_tensors(model):
+        name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
+        assert name is not None, f"gguf has no name for {hf_name}"
+        is_permuted = config.family == "llama" and (".q_proj." in hf_name or ".k_proj." in hf_name)
+        values = _pairs_from_halves(view, config.head_dim) if is_permuted else view
+        yield name, values.contiguous().numpy()
+
+
+def _pairs_from_halves(weight_OI: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Rows of each head from (0, 1, 2, ...) to llama.cpp's order (0, H/2, 1, H/2 + 1, ...), which rope turns in pairs."""
+    halves = weight_OI.unflatten(0, (-1, 2, head_dim // 2))
+    return halves.transpose(1, 2).flatten(0, 2)

@@ -1,0 +1,72 @@
+"""The real measurement, as small as it gets: a tiny model, no alternatives but the one that is always installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.tiny_models import tiny_model
+
+from zerogap.data import byte_tokenizer
+from zerogap.data.byte_tokenizer import BYTE_VOCAB_SIZE, EOS_TOKEN_ID
+from zerogap.models import export_hf
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = tiny_model(
+        "llama", vocab_size=BYTE_VOCAB_SIZE, eos_token_ids=(EOS_TOKEN_ID,), max_positions=512
+    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    return str(export_hf(model, folder, save_tokenizer=byte_tokenizer().save))
+
+
+def bench(*arguments: str, model: str, tmp_path: Path) -> tuple[str, dict]:
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "zerogap.cli", "bench", *arguments]
+    command += ["--model", model, "--threads", "2", "--repeats", "1", "--json", str(found)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(found.read_text())
+
+
+def test_a_rollout_beside_transformers(model_folder: str, tmp_path: Path):
+    arguments = ("rollout", "--shapes", "1x1x4,2x3x4", "--peers", "transformers")
+    shown, report = bench(*arguments, model=model_folder, tmp_path=tmp_path)
+    single, several = report["rollout"]["shapes"]
+    assert (single["shape"], several["shape"]) == ("1x1x4", "2x3x4")
+    assert several["tokens_per_s"] == pytest.approx(24 / several["seconds"])
+    assert several["ratio_to_transformers"] == min(
+        peer["ratio"]["median"] for peer in several["peers"].values()
+    )
+    assert set(several["phases"]) == {"generate"}
+    assert 0 < single["decoding"]["share_of_read"] < 1
+    assert "transformers, with log-probs" in shown
+    assert report["threads"] == 2
+
+
+def test_a_step(model_folder: str, tmp_path: Path):
+    arguments = ("step", "--shapes", "2x2x4", "--peers", "none")
+    shown, report = bench(*arguments, model=model_folder, tmp_path=tmp_path)
+    (step,) = report["step"]["shapes"]
+    assert set(step["phases"]) == {"generate", "train"}
+    assert sum(p["seconds"] for p in step["phases"].values()) <= step["seconds"]
+    assert step["num_training_rows"] > 0
+    assert "under the roofline" in shown
+
+
+def test_the_other_questions(model_folder: str, tmp_path: Path):
+    scaling = ("scaling", "--sequences", "2,4", "--contexts", "32,600", "--group-size", "2")
+    shown, report = bench(*scaling, model=model_folder, tmp_path=tmp_path)
+    assert [(c["num_sequences"], c["context"]) for c in report["scaling"]["cells"]] == [(2, 32), (4, 32)]  # fmt: skip
+    assert "4 sequences, context 600: left out; the model's longest sequence is 512 tokens" in shown
+    numerics = ("numerics", "--shapes", "1x2x3")
+    _, report = bench(*numerics, model=model_folder, tmp_path=tmp_path)
+    found = report["numerics"]
+    assert found["ratio"]["median"] == pytest.approx(found["exact"]["median"] / found["fast"]["median"])  # fmt: skip
+    _, report = bench("limit", "--rows", "8", model=model_folder, tmp_path=tmp_path)
+    (rows,) = report["limit"]["rows"]
+    assert set(rows["by"]) == {"blas", "zerogap", "the faster (the limit)"}
