@@ -142,6 +142,19 @@ def test_truncated_sampling_shows_as_a_gap_from_sampling_and_from_nothing_else(t
         assert line["gap/total/mean"] == pytest.approx(line["gap/sampling/open/mean"])
 
 
+def test_later_updates_take_the_engines_log_probs_and_end_with_the_same_weights(tmp_path: Path):
+    several = {"run__steps": "2", "train__updates_per_step": "2", "train__micro_batch_tokens": "30"}
+    run(tmp_path / "taken", **several)
+    run(tmp_path / "scored", **several, train__audit_share="1.0")
+    taken, scored = (metrics(tmp_path / name)[1:] for name in ("taken", "scored"))
+    assert all(line["train/old/num_taken"] > 0 for line in taken)
+    assert all(line["train/old/num_taken"] == 0 for line in scored)
+    assert all(line["train/old/num_different"] == 0 for line in taken + scored)
+    assert [line["train/loss"] for line in taken] == [line["train/loss"] for line in scored]
+    last = "checkpoints/step_000002/model.safetensors"
+    assert (tmp_path / "taken" / last).read_bytes() == (tmp_path / "scored" / last).read_bytes()
+
+
 def test_rollouts_on_disk_hold_what_engine_and_trainer_said(uninterrupted: Path):
     from safetensors.numpy import load_file
 

@@ -105,6 +105,43 @@ def test_it_holds_again_after_the_weights_have_moved():
     assert {int(v) for s in samples for v in s.weight_version} == {-1, 2}
 
 
+LATER = {"updates_per_step": 3, "micro_batch_tokens": 64}
+
+
+def step_on(samples, *, exact_version, **changes):
+    """(weights afterwards, what the step found) of a fresh model."""
+    model = tiny_model("qwen3")
+    trained = trainer_of(model, **LATER, **changes).step(
+        samples, np.linspace(-1, 1, len(samples)).tolist(), exact_version=exact_version
+    )
+    return {name: p.detach() for name, p in model.named_parameters()}, trained
+
+
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.7}, {"temperature": 0.7, "top_k": 5}])
+def test_later_updates_take_what_the_engine_reported(params):
+    outputs = tiny_engine(tiny_model("qwen3")).generate([
+        request(prompt(20 + seed, seed=seed), n=6, sampling_seed=seed, **params) for seed in range(6)
+    ])  # fmt: skip
+    samples = samples_of(outputs, params.get("temperature", 1.0))
+    weights, trained = step_on(samples, exact_version=0)
+    expected, plain = step_on(samples, exact_version=None)
+    EXACT.check(weights, expected)
+    assert trained.audit.num_taken > 0
+    assert (trained.audit.num_different, plain.audit.num_taken) == (0, 0)
+    assert plain.gap.max == 0.0
+
+
+def test_penalties_that_nobody_mentioned_are_found_by_the_audit():
+    outputs = tiny_engine(tiny_model("qwen3")).generate([
+        request(prompt(20 + seed, seed=seed), n=6, sampling_seed=seed, frequency_penalty=0.5) for seed in range(6)
+    ])  # fmt: skip
+    samples = samples_of(outputs, 1.0)
+    weights, trained = step_on(samples, exact_version=0)
+    EXACT.check(weights, step_on(samples, exact_version=None)[0])
+    assert trained.audit.num_taken == 0
+    assert trained.audit.num_different > 0
+
+
 def test_the_engines_own_score_is_what_it_reported():
     engine = tiny_engine(tiny_model("qwen2"))
     (output,) = engine.generate([request(temperature=0.7)])

@@ -68,6 +68,8 @@ def add_train_metrics(
             **gap_metrics(samples, trained.old_log_probs),
         }
     )
+    for name in ("num_taken", "num_audited", "num_different") if trained.num_updates > 1 else ():
+        metrics.add(f"train/old/{name}", getattr(trained.audit, name))
     if trained.kl_to_reference is not None:
         metrics.add("policy/kl_to_reference", trained.kl_to_reference)
     for reason, count in trained.excluded.items():

@@ -57,7 +57,7 @@ from zerogap.run.step_metrics import (
     add_staleness,
     add_train_metrics,
 )
-from zerogap.train import Trainer, TrainMetrics
+from zerogap.train import OldLogProbAudit, Trainer, TrainMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,12 +198,30 @@ class TrainingRun:
         label = f"step {self.step_number + 1}: train"
         with self.spans.span("train"), self._progress.phase(label, unit="rows") as phase:
             trained = self.trainer.step(
-                samples, groups.advantages.tolist(), on_progress=show_training(phase)
+                samples,
+                groups.advantages.tolist(),
+                exact_version=self._exact_version(),
+                on_progress=show_training(phase),
             )
         add_train_metrics(metrics, samples, trained)
         if self.step_number == 0:
             self._say(_describe_sharing(trained))
+        self._warn_of_audit(trained.audit)
         return trained
+
+    def _exact_version(self) -> int | None:
+        """Samples of this version carry the trainer's own log-probs; None where nobody promises it."""
+        is_exact = self.config.numerics == "exact"
+        edits_logits = self.config.rollout.sampling.params().edits_logits
+        return self.weight_version if is_exact and not edits_logits else None
+
+    def _warn_of_audit(self, audit: OldLogProbAudit) -> None:
+        if audit.num_different:
+            self._console.print(
+                f"warning: step {self.step_number + 1}: {audit.num_different} of {audit.num_audited} log-probs that should be the engine's "
+                f"to the bit are not ({audit.first_difference}); the trainer's own were computed and used for all. Please report it: "
+                'numerics = "exact" promises that this cannot happen'
+            )
 
     def _publish(self, step: int) -> None:
         """The engine reads the trainer's own storage: a new version makes its cached pages unreachable."""

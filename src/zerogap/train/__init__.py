@@ -5,8 +5,15 @@ the gap to the engine included. How samples are packed, split and shared changes
 gradient. It never samples, scores rewards or decides advantages.
 """
 
-from zerogap.train.metrics import TrainMetrics, TrainProgress
+from zerogap.train.metrics import OldLogProbAudit, TrainMetrics, TrainProgress
 from zerogap.train.packing import MicroBatch, pack
 from zerogap.train.trainer import Trainer
 
-__all__ = ["MicroBatch", "TrainMetrics", "TrainProgress", "Trainer", "pack"]
+__all__ = [
+    "MicroBatch",
+    "OldLogProbAudit",
+    "TrainMetrics",
+    "TrainProgress",
+    "Trainer",
+    "pack",
+]

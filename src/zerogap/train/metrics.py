@@ -20,6 +20,29 @@ class TrainProgress:
     rows_total: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class OldLogProbAudit:
+    """Of the updates after the first: tokens whose log-prob at the start of the step should be what the engine reported."""
+
+    num_taken: int = 0
+    """Tokens for which that was used, without a forward pass."""
+    num_audited: int = 0
+    """Tokens that were scored and compared."""
+    num_different: int = 0
+    """Tokens among them whose two log-probs differ; unless it is 0, everything was scored and nothing taken."""
+    first_difference: str = ""
+    """Names the record, if there is one."""
+
+    def __add__(self, other: "OldLogProbAudit") -> "OldLogProbAudit":
+        """Both together."""
+        return OldLogProbAudit(
+            num_taken=self.num_taken + other.num_taken,
+            num_audited=self.num_audited + other.num_audited,
+            num_different=self.num_different + other.num_different,
+            first_difference=self.first_difference or other.first_difference,
+        )
+
+
 @dataclass(frozen=True)
 class TrainMetrics:
     """One step. Statistics are over all trained tokens, each at the update it took part in."""
@@ -32,7 +55,7 @@ class TrainMetrics:
     policy: PolicyStatistics
     """Against the start of the step."""
     gap: GapStatistics
-    """Trainer at the start of the step against the engine at sampling time."""
+    """Trainer at the start of the step against the engine at sampling time, over the tokens that the trainer scored then."""
     kl_to_rollout: float
     """k3 of each token at its update against the engine at sampling time: estimates KL(engine || current), nats."""
     kl_to_reference: float | None
@@ -60,7 +83,10 @@ class TrainMetrics:
     seconds: Mapping[str, float]
     """Wall time by part: pack, old, reference, forward, backward, optimizer."""
     old_log_probs: tuple[np.ndarray, ...]
-    """float32 [T] for each sample given, aligned with its tokens; NaN where nothing trained."""
+    """float32 [T] for each sample given, aligned with its tokens: what the trainer computed. NaN where nothing trained, and
+    where a later update took the engine's instead."""
+    audit: OldLogProbAudit
+    """All 0 in a step of one update: its own forward pass gives them."""
 
     @property
     def saved_fraction(self) -> float:

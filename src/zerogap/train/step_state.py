@@ -10,7 +10,7 @@ import numpy as np
 
 from zerogap.algorithms import gap_statistics, policy_statistics
 from zerogap.obs import Spans
-from zerogap.train.metrics import TrainMetrics, TrainProgress
+from zerogap.train.metrics import OldLogProbAudit, TrainMetrics, TrainProgress
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
 from zerogap.train.token_index import TokenIndex
@@ -27,19 +27,26 @@ class StepState:
         plan: StepPlan,
         *,
         spans: Spans,
-        rows_total: int,
         on_progress: Callable[[TrainProgress], None] | None,
     ) -> None:
         self.samples, self.plan, self.spans = samples, plan, spans
         self.advantage_B = np.asarray(advantages, np.float64)
         self.index = TokenIndex(samples)
+        self.rollout_log_probs_S = np.concatenate([s.rollout_log_probs for s in samples])
         self.old_log_probs_S = self.index.new_column()
+        self.is_taken_S = np.zeros(len(self.old_log_probs_S), bool)
+        """Where the old log-prob is the engine's, not the trainer's own."""
         self.ref_log_probs_S = self.index.new_column()
         self.log_probs_S = self.index.new_column()
         self.entropy_S = self.index.new_column()
         self.kl_S = self.index.new_column()
         self.is_clipped_S = np.zeros(len(self.log_probs_S), bool)
-        self._rows_done, self._rows_total, self._on_progress = 0, rows_total, on_progress
+        self._rows_done = self._rows_total = 0
+        self._on_progress = on_progress
+
+    def expect(self, batches: Sequence[MicroBatch]) -> None:
+        """Announce a pass over ``batches``."""
+        self._rows_total += sum(batch.num_rows for batch in batches)
 
     def advance(self, phase: Literal["old", "reference", "update"], batch: MicroBatch) -> None:
         """Count a finished micro-batch and tell the caller."""
@@ -52,12 +59,13 @@ class StepState:
         *,
         losses: Sequence[float],
         grad_norms: Sequence[float],
+        audit: OldLogProbAudit,
         learning_rate: float,
         max_rows: int,
     ) -> TrainMetrics:
         """The step's report, once every update is done."""
         has_trained_S = ~np.isnan(self.log_probs_S)
-        rollout_log_probs_S = np.concatenate([s.rollout_log_probs for s in self.samples])
+        is_scored_S = has_trained_S & ~self.is_taken_S
         batches = [batch for update in self.plan.updates for batch in update.micro_batches]
         watching = [batch for update in self.plan.updates for batch in update.watching]
         num_rows = sum(batch.num_rows for batch in batches)
@@ -73,8 +81,10 @@ class StepState:
                 self.is_clipped_S,
                 has_trained_S,
             ),
-            gap=gap_statistics(self.old_log_probs_S, rollout_log_probs_S, has_trained_S),
-            kl_to_rollout=gap_statistics(self.log_probs_S, rollout_log_probs_S, has_trained_S).k3,
+            gap=gap_statistics(self.old_log_probs_S, self.rollout_log_probs_S, is_scored_S),
+            kl_to_rollout=gap_statistics(
+                self.log_probs_S, self.rollout_log_probs_S, has_trained_S
+            ).k3,
             kl_to_reference=float(np.nanmean(self.kl_S, dtype=np.float64))
             if has_reference
             else None,
@@ -90,5 +100,10 @@ class StepState:
             num_padding_rows=sum(batch.num_padding_rows for batch in batches),
             micro_batch_fill=num_rows / (len(batches) * max_rows),
             seconds=self.spans.take_totals(),
-            old_log_probs=tuple(self.index.split(self.old_log_probs_S)),
+            old_log_probs=tuple(
+                self.index.split(
+                    np.where(self.is_taken_S, np.float32(np.nan), self.old_log_probs_S)
+                )
+            ),
+            audit=audit,
         )

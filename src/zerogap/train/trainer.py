@@ -8,7 +8,7 @@ The model may be shared with an engine and is written in place, by the trainer o
 
 ``old_log_probs`` of the first update are the detached log-probs of its own forward pass: no weight has changed and
 the kernels do not depend on the batch, so a pass of their own would give the same bits. Later updates of the same
-step do need one, made before the first.
+step need them before the first: ``old_log_probs`` says where from.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,10 @@ from zerogap.obs import Spans
 from zerogap.train.forward import score_micro_batch, scores
 from zerogap.train.metrics import TrainMetrics, TrainProgress
 from zerogap.train.objective import micro_batch_loss
+from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.optimizer import Optimizer
 from zerogap.train.packing import MicroBatch, pack
-from zerogap.train.plan import StepPlan, UpdatePlan, check_ids, plan_step
+from zerogap.train.plan import UpdatePlan, check_ids, plan_step
 from zerogap.train.schedule import learning_rate_at
 from zerogap.train.step_state import StepState
 from zerogap.train.token_index import TokenIndex
@@ -81,6 +82,7 @@ class Trainer:
         samples: Sequence[Sample],
         advantages: Sequence[float],
         *,
+        exact_version: int | None = None,
         on_progress: Callable[[TrainProgress], None] | None = None,
     ) -> TrainMetrics:
         """Train once on ``samples``.
@@ -88,6 +90,9 @@ class Trainer:
         Args:
             samples: any order; invalid outcomes and samples without loss tokens are left out and counted.
             advantages: one a sample, for all its tokens; NaN for those that are left out.
+            exact_version: version of the weights as they are now, if what the engine reports under it are this
+                trainer's own log-probs to the bit: exact numerics, and no penalty, bias or ban on the logits. Later updates
+                then take those of samples that it drew and audit a share. None: score everything.
             on_progress: called after each micro-batch.
 
         Raises:
@@ -103,25 +108,33 @@ class Trainer:
                 loss=self._loss,
                 vocab_limit=self._vocab_limit,
             )
-        step = StepState(
-            samples,
-            advantages,
-            plan,
-            spans=spans,
-            rows_total=self._rows_to_compute(plan),
-            on_progress=on_progress,
+        step = StepState(samples, advantages, plan, spans=spans, on_progress=on_progress)
+        old = OldLogProbs(
+            self._model,
+            step,
+            exact_version=exact_version,
+            audit_share=self._config.audit_share,
+            seed=self._num_steps,
+            vocab_limit=self._vocab_limit,
         )
-        self._score_before_updates(step)
+        every = [batch for update in plan.updates for batch in update.micro_batches]
+        step.expect(every * (1 if self._reference is None else 2))
+        old.score()
+        if self._reference is not None:
+            self._score_reference(self._reference, step, every)
         learning_rate = self._learning_rate()
         losses, grad_norms = [], []
         for update in plan.updates:
             losses.append(self._accumulate(step, update))
+            if update is plan.updates[0]:
+                old.settle()
             with spans.span("optimizer"):
                 grad_norms.append(self._optimizer.update(learning_rate))
         self._num_steps += 1
         return step.metrics(
             losses=losses,
             grad_norms=grad_norms,
+            audit=old.audit,
             learning_rate=learning_rate,
             max_rows=self._config.micro_batch_tokens,
         )
@@ -184,26 +197,12 @@ class Trainer:
             total_steps=self._total_steps,
         )
 
-    def _rows_to_compute(self, plan: StepPlan) -> int:
-        rows = [sum(batch.num_rows for batch in update.micro_batches) for update in plan.updates]
-        return sum(rows) * (1 if self._reference is None else 2) + sum(rows[1:])
-
-    def _score_before_updates(self, step: StepState) -> None:
-        """Old log-probs for all updates but the first, and reference log-probs for all."""
-        updates = step.plan.updates
-        with step.spans.span("old"):
-            batches = [batch for update in updates[1:] for batch in update.micro_batches]
-            for batch, log_probs_R in scores(
-                self._model, batches, step.samples, vocab_limit=self._vocab_limit
-            ):
-                step.old_log_probs_S[step.index.slots(batch)] = log_probs_R
-                step.advance("old", batch)
-        if self._reference is None:
-            return
+    def _score_reference(
+        self, reference: CausalLM, step: StepState, batches: Sequence[MicroBatch]
+    ) -> None:
         with step.spans.span("reference"):
-            batches = [batch for update in updates for batch in update.micro_batches]
             for batch, log_probs_R in scores(
-                self._reference, batches, step.samples, vocab_limit=self._vocab_limit
+                reference, batches, step.samples, vocab_limit=self._vocab_limit
             ):
                 step.ref_log_probs_S[step.index.slots(batch)] = log_probs_R
                 step.advance("reference", batch)

@@ -134,6 +134,17 @@ class SamplingParams:
         return 1.0 if self.is_greedy else self.temperature
 
     @property
+    def edits_logits(self) -> bool:
+        """Whether reported log-probs are of logits other than the model's own: penalties, biases, banned ids."""
+        return bool(
+            self.frequency_penalty
+            or self.presence_penalty
+            or self.repetition_penalty != 1
+            or self.logit_bias
+            or self.min_new_tokens
+        )
+
+    @property
     def truncates(self) -> bool:
         """Whether tokens are drawn from a part of the vocabulary only."""
         return self.top_k != -1 or self.top_p < 1 or self.min_p > 0

@@ -9,6 +9,18 @@ from zerogap.types import SamplingParams
 PROMPT = np.array([4, 9, 4, *range(20, 45)], np.int32)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {}, {"temperature": 0.3, "top_k": 3, "top_p": 0.5, "min_p": 0.1}, {"min_new_tokens": 2}, {"logit_bias": {3: 1.0}},
+        {"frequency_penalty": 0.1}, {"presence_penalty": -0.1}, {"repetition_penalty": 0.9},
+    ],
+)  # fmt: skip
+def test_parameters_say_whether_they_edit_logits(params):
+    given = SamplingParams(**params)
+    assert given.edits_logits == (LogitEdits.build(given, PROMPT, [1]) is not None)
+
+
 def edited(logits: np.ndarray, edits: LogitEdits) -> np.ndarray:
     """Logits after the edits, the way the kernel applies them."""
     ids, scale, add = edits.entries()

@@ -1,0 +1,173 @@
+"""Later updates take the engine's log-probs where those are the trainer's, look whether they are, and say so."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers.planted_fault import planted_fault
+from helpers.tiny_models import tiny_model
+from helpers.tolerance import EXACT
+from helpers.train_batches import VOCAB, advantages_of, make_groups
+
+from zerogap.config.loss import GRPOLossConfig, KLConfig
+from zerogap.config.train import TrainConfig
+from zerogap.train import Trainer
+from zerogap.train.old_log_probs import OldLogProbs
+
+KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
+
+
+def build(model, *, loss=None, **train):
+    config = {"learning_rate": 1e-2, "micro_batch_tokens": 40, "updates_per_step": 3, **train}
+    loss = loss or GRPOLossConfig()
+    reference = None if loss.kl.kind == "none" else tiny_model(seed=1)
+    return Trainer(model, TrainConfig(**config), loss, total_steps=10, vocab_limit=VOCAB, reference=reference)  # fmt: skip
+
+
+def as_the_engine_would(samples, *, seed=0):
+    """The same samples with the log-probs of the model that ``tiny_model(seed)`` is."""
+    scored = build(tiny_model(seed=seed)).score(samples)
+    return [replace(s, rollout_log_probs=x) for s, x in zip(samples, scored, strict=True)]
+
+
+SAMPLES = as_the_engine_would(make_groups(6, 4, seed=2))
+
+
+def trained(samples=SAMPLES, *, exact_version=None, on_progress=None, **config):
+    """(weights afterwards, metrics) of one step on ``tiny_model()``."""
+    model = tiny_model()
+    metrics = build(model, **config).step(
+        samples, advantages_of(samples), exact_version=exact_version, on_progress=on_progress
+    )
+    return {name: p.detach() for name, p in model.named_parameters()}, metrics
+
+
+def changed(sample, position: int):
+    """One unit in the last place of one log-prob."""
+    log_probs = sample.rollout_log_probs.copy()
+    log_probs[position] = np.nextafter(log_probs[position], np.float32(-np.inf))
+    return replace(sample, rollout_log_probs=log_probs)
+
+
+@pytest.mark.parametrize("loss", [GRPOLossConfig(), KL], ids=["grpo", "with kl"])
+def test_what_is_taken_over_changes_no_bit_of_the_update(loss):
+    weights, metrics = trained(exact_version=0, loss=loss)
+    expected, plain = trained(loss=loss)
+    EXACT.check(weights, expected)
+    assert metrics.audit.num_taken > 0
+    assert metrics.audit.num_different == 0
+    assert (metrics.loss, metrics.policy, metrics.kl_to_rollout) == (
+        plain.loss,
+        plain.policy,
+        plain.kl_to_rollout,
+    )
+    assert metrics.audit.num_taken + metrics.gap.num_tokens == plain.gap.num_tokens
+    assert plain.audit.num_taken == plain.audit.num_audited == 0
+    other = as_the_engine_would(SAMPLES, seed=5)
+    with pytest.MonkeyPatch.context() as blind, planted_fault("old log-probs of other weights"):
+        blind.setattr(OldLogProbs, "_compare", lambda *_: None)
+        EXACT.check(trained(other, exact_version=0, loss=loss)[0], expected)
+
+
+def test_the_trainers_column_holds_only_what_the_trainer_computed():
+    _, metrics = trained(exact_version=0)
+    _, plain = trained()
+    num_taken = 0
+    for mine, full in zip(metrics.old_log_probs, plain.old_log_probs, strict=True):
+        is_taken = np.isnan(mine) & ~np.isnan(full)
+        EXACT.check(mine[~is_taken], full[~is_taken])
+        num_taken += int(is_taken.sum())
+    assert num_taken == metrics.audit.num_taken > 0
+
+
+def num_old_passes(samples=SAMPLES, **step) -> int:
+    """Micro-batches that were scored for later updates."""
+    seen = []
+    trained(samples, on_progress=seen.append, **step)
+    assert seen[-1].rows_done == seen[-1].rows_total
+    return sum(progress.phase == "old" for progress in seen)
+
+
+@pytest.mark.parametrize("audit_share", [0.01, 0.3, 0.5, 1.0])
+def test_the_audited_share_is_scored_and_at_least_one_micro_batch(audit_share):
+    num_later = num_old_passes()
+    assert num_later > 5
+    found = num_old_passes(exact_version=0, audit_share=audit_share)
+    assert found == math.ceil(audit_share * num_later)
+
+
+def with_versions(sample, versions):
+    """``versions`` of its sampled tokens."""
+    return replace(sample, weight_version=np.where(sample.weight_version < 0, -1, versions))
+
+
+def test_samples_of_other_weights_are_scored():
+    expected, _ = trained()
+    for version in (1, None):
+        weights, metrics = trained(exact_version=version)
+        EXACT.check(weights, expected)
+        assert (metrics.audit.num_taken, metrics.audit.num_audited) == (0, 0)
+    some = [with_versions(s, int(s.group_id in ("g3", "g4"))) for s in SAMPLES]
+    # Begun with older weights: only the last token is of the present ones.
+    begun = [with_versions(s, np.arange(len(s)) == len(s) - 1) for s in SAMPLES]
+    for samples, is_some_known in ((some, True), (begun, False)):
+        weights, metrics = trained(samples, exact_version=1)
+        EXACT.check(weights, expected)
+        known = [s for s in samples if (s.weight_version[s.weight_version >= 0] == 1).all()]
+        num_known = sum(s.num_loss_tokens for s in known)
+        assert metrics.audit.num_taken + metrics.audit.num_audited <= num_known
+        assert (metrics.audit.num_taken > 0) == is_some_known
+
+
+def test_one_bit_in_an_audited_token_brings_back_the_whole_pass():
+    expected, _ = trained()
+    # Every sample is wrong in one token, so whichever micro-batch is looked at shows it.
+    wrong = [changed(s, int(np.flatnonzero(s.loss_mask)[0])) for s in SAMPLES]
+    weights, metrics = trained(wrong, exact_version=0)
+    EXACT.check(weights, expected)
+    audit = metrics.audit
+    assert (audit.num_taken, audit.num_different) == (0, len(SAMPLES))
+    assert audit.num_audited == metrics.num_loss_tokens
+    assert audit.first_difference.startswith("rollout g")
+    assert "position" in audit.first_difference
+    assert metrics.gap.max > 0
+    assert metrics.gap.num_tokens == metrics.num_loss_tokens
+    assert num_old_passes(wrong, exact_version=0) == num_old_passes()
+
+
+def test_a_difference_in_the_first_updates_own_forward_counts_too():
+    # The first update is of the first groups; what is audited beside it is correct.
+    wrong = [changed(s, int(np.flatnonzero(s.loss_mask)[0])) if s.group_id == "g0" else s for s in SAMPLES]  # fmt: skip
+    weights, metrics = trained(wrong, exact_version=0)
+    EXACT.check(weights, trained()[0])
+    assert metrics.audit.num_taken == 0
+    assert metrics.audit.first_difference.startswith("rollout g0/")
+
+
+def test_a_step_of_one_update_takes_nothing_and_audits_nothing():
+    weights, metrics = trained(exact_version=0, updates_per_step=1)
+    EXACT.check(weights, trained(updates_per_step=1)[0])
+    assert (metrics.audit.num_taken, metrics.audit.num_audited) == (0, 0)
+
+
+def test_the_reference_is_asked_only_for_a_kl_term(monkeypatch):
+    asked = []
+    honest = torch.nn.Module.__call__
+
+    def counted(module, *args, **kwargs):
+        asked.append(module)
+        return honest(module, *args, **kwargs)
+
+    for loss in (GRPOLossConfig(), KL):
+        trainer = build(tiny_model(), loss=loss)
+        reference = trainer._reference
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.nn.Module, "__call__", counted)
+            asked.clear()
+            metrics = trainer.step(SAMPLES, advantages_of(SAMPLES))
+        passes = sum(module is reference for module in asked)
+        assert passes == (metrics.num_micro_batches if loss is KL else 0)
+        assert (metrics.kl_to_reference is None) == (loss is not KL)
+        assert ("reference" in metrics.seconds) == (loss is KL)
