@@ -76,10 +76,10 @@ class EngineMachine(RuleBasedStateMachine):
         num_rows = self.runner.num_rows
         self._collect(self.core.step())
         assert self.runner.num_rows == num_rows, "a step ran in a pause"
-        if continues:
+        if continues and not self.core.is_released:
             self.core.continue_generation()
 
-    @precondition(lambda self: self.core.is_paused)
+    @precondition(lambda self: self.core.is_paused and not self.core.is_released)
     @rule()
     def continue_generation(self):
         self.core.continue_generation()
@@ -94,9 +94,24 @@ class EngineMachine(RuleBasedStateMachine):
     def flush(self):
         assert self.core.flush_cache()
 
+    @precondition(lambda self: not self.core.num_running)
+    @rule(mode=st.sampled_from(["retract", "abort"]), resumes=st.booleans())
+    def release(self, mode, resumes):
+        if not self.core.is_idle:
+            self.core.pause_generation(mode)
+        self.core.release_memory_occupation()
+        self._collect(self.core.step())
+        if resumes:
+            self.core.resume_memory_occupation()
+
+    @rule()
+    def resume(self):
+        self.core.resume_memory_occupation()
+
     @precondition(lambda self: len(self.accepted) > len(self.outputs) + 12)
     @rule()
     def finish(self):
+        self.core.resume_memory_occupation()
         self.core.continue_generation()
         self._collect(run_until_idle(self.core))
         assert self.outputs.keys() == self.accepted.keys(), "a request was lost"

@@ -1,9 +1,10 @@
-"""The engine under its owner's control: add, step, abort, pause, continue, flush, another weight version.
+"""The engine under its owner's control: add, step, abort, pause, continue, flush, release, another weight version.
 
 Everything here but ``step`` happens between two steps, in the caller's thread. Not thread-safe: one
 thread calls, and callbacks run in it.
 """
 
+from collections.abc import Collection
 from typing import Literal
 
 from zerogap.engine.loop import EngineLoop
@@ -18,6 +19,8 @@ from zerogap.types import GenerateOutput, GenerateRequest
 PauseMode = Literal["abort", "retract", "in_place"]
 _STRENGTH = {None: 0, "in_place": 1, "retract": 2, "abort": 3}
 """A second pause may ask for more than the first, never for less."""
+MEMORY_TAGS = ("kv_cache",)
+"""What can be released. Weights cannot: they are the trainer's own."""
 
 
 class EngineCore:
@@ -39,10 +42,12 @@ class EngineCore:
             max_running=max_running,
             max_scheduled_tokens=max_scheduled_tokens,
         )
+        self._runner = runner
         self._loop = EngineLoop(
             runner, self._scheduler, limits, weight_version=weight_version, seed=seed
         )
         self._pause: PauseMode | None = None
+        self._is_released = False
 
     @property
     def weight_version(self) -> int:
@@ -53,6 +58,11 @@ class EngineCore:
     def is_paused(self) -> bool:
         """Whether steps do nothing until ``continue_generation``."""
         return self._pause is not None
+
+    @property
+    def is_released(self) -> bool:
+        """Whether steps do nothing until ``resume_memory_occupation``."""
+        return self._is_released
 
     @property
     def is_idle(self) -> bool:
@@ -88,12 +98,12 @@ class EngineCore:
         self._loop.open(request, is_owned=False)
 
     def step(self) -> list[GenerateOutput]:
-        """One forward pass, unless paused or idle. Returns the completions that ended since the last call.
+        """One forward pass, unless paused, released or idle. Returns the completions that ended since the last call.
 
         Raises:
             NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied.
         """
-        if not self.is_paused:
+        if not (self.is_paused or self.is_released):
             self._loop.advance()
         ready, self._loop.ready = self._loop.ready, []
         return ready
@@ -135,8 +145,47 @@ class EngineCore:
                 self._scheduler.retract(sequence)
 
     def continue_generation(self) -> None:
-        """End a pause; nothing happens without one."""
+        """End a pause; nothing happens without one.
+
+        Raises:
+            EngineStateError: memory is released.
+        """
+        self._refuse_if_released()
         self._pause = None
+
+    def release_memory_occupation(self, tags: Collection[str] = MEMORY_TAGS) -> None:
+        """Give the memory of the KV cache back until ``resume_memory_occupation``; cached prefixes are lost.
+
+        Requests may be added meanwhile, and wait. What is released already stays so.
+
+        Args:
+            tags: of ``MEMORY_TAGS``.
+
+        Raises:
+            InvalidRequest: an unknown tag.
+            EngineStateError: sequences hold keys and values: neither idle nor paused with ``retract`` or ``abort``.
+        """
+        _check_tags(tags)
+        if not tags or self.is_released:
+            return
+        if not (self.is_idle or self._pause in ("retract", "abort")):
+            state = f"paused ({self._pause})" if self.is_paused else "not paused"
+            msg = f"release_memory_occupation({list(tags)}) of an engine with {self.num_running} running and {self.num_waiting} waiting sequences that is {state}: their keys and values would be lost; finish or abort them, or call pause_generation('retract') first"
+            raise EngineStateError(msg)
+        self._scheduler.start_namespace()
+        self._runner.release_memory()
+        self._is_released = True
+
+    def resume_memory_occupation(self, tags: Collection[str] = MEMORY_TAGS) -> None:
+        """Take released memory again, with an empty cache. What is held already stays as it is.
+
+        Raises:
+            InvalidRequest: an unknown tag.
+        """
+        _check_tags(tags)
+        if tags and self.is_released:
+            self._runner.resume_memory()
+            self._is_released = False
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache. False, and nothing is done, while a sequence holds KV pages."""
@@ -169,7 +218,22 @@ class EngineCore:
             msg = f"the engine's state contradicts itself: {'; '.join(found[:10])}. This is a defect of the engine: report it, and go on with a new engine"
             raise EngineError(msg)
 
-    def _refuse_if_paused(self) -> None:
+    def _refuse_if_stopped(self) -> None:
+        """For calls that wait for tokens."""
         if self.is_paused:
             msg = f"the engine is paused ({self._pause}) and would wait for ever; call continue_generation() first"
             raise EngineStateError(msg)
+        self._refuse_if_released()
+
+    def _refuse_if_released(self) -> None:
+        if self.is_released:
+            msg = f"the engine has released the memory of {', '.join(MEMORY_TAGS)} and cannot generate; call resume_memory_occupation() first"
+            raise EngineStateError(msg)
+
+
+def _check_tags(tags: Collection[str]) -> None:
+    # A text would be taken for a collection of letters.
+    unknown = [tags] if isinstance(tags, str) else sorted(set(tags) - set(MEMORY_TAGS))
+    if unknown:
+        msg = f"memory tags = {tags!r}: {unknown} is unknown; give a list with any of {list(MEMORY_TAGS)}"
+        raise InvalidRequest(msg)

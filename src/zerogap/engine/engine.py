@@ -116,14 +116,14 @@ class Engine(EngineCore):
 
         Raises:
             InvalidRequest, RequestTooLong: a request cannot be served; none was started.
-            EngineStateError: the engine is paused, and nobody could continue it. Requests are aborted.
+            EngineStateError: the engine is paused or its memory released, and nobody could change it. Requests are aborted.
             NumericsError: a log-prob was not finite. Requests are aborted.
         """
         self._loop.check(requests)
         opened = [self._loop.open(request, is_owned=True) for request in requests]
         try:
             while any(request.num_open for request in opened):
-                self._refuse_if_paused()
+                self._refuse_if_stopped()
                 self._loop.advance()
                 if on_progress is not None:
                     on_progress(_progress(opened))
@@ -158,9 +158,9 @@ class Engine(EngineCore):
 
         Raises:
             InvalidRequest, RequestTooLong: the ids cannot be scored here.
-            EngineStateError: the engine is paused.
+            EngineStateError: the engine is paused or its memory released.
         """
-        self._refuse_if_paused()
+        self._refuse_if_stopped()
         sequence = open_score(
             tuple(np.asarray(input_ids).tolist()),
             start=start,
@@ -197,7 +197,7 @@ class Engine(EngineCore):
                         yield build_streamed(sequence, output)
                 if not opened.num_open:
                     return
-                self._refuse_if_paused()
+                self._refuse_if_stopped()
                 self._loop.advance()
         finally:
             self._abort_unfinished([opened])

@@ -7,6 +7,7 @@ Letters: L layers, P pages, K key/value heads, H head dim, S slots a page, N que
 batch's T, R and Q.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from zerogap.engine.batch import Batch, Draws, Rows, Scores
+from zerogap.engine.kv_memory import untouched_zeros
 from zerogap.errors import NumericsError
 from zerogap.kernels import (
     PAGE_SIZE,
@@ -59,6 +61,14 @@ class Runner(Protocol):
         """Forget the contents of every page."""
         ...
 
+    def release_memory(self) -> None:
+        """Give the memory of the pages back, and forget their contents; no ``run`` until ``resume_memory``."""
+        ...
+
+    def resume_memory(self) -> None:
+        """Take memory for the pages again; their contents are as after ``clear``."""
+        ...
+
 
 class PagedAttention:
     """The model's ``Attention`` over KV cache pages, for the rows of one step."""
@@ -86,15 +96,15 @@ class ModelRunner:
         self._vocab_limit = vocab_limit
         self._device = model.head_weight.device
         heads, size = config.num_kv_heads, config.head_dim
-        # Zeros, not empty: slots past a row's position enter a product with weight 0, and 0 * NaN is NaN.
-        self._k_LPKHS = self._cache(config.num_layers, num_pages, heads, size, PAGE_SIZE)
-        self._v_LPKSH = self._cache(config.num_layers, num_pages, heads, PAGE_SIZE, size)
+        self._k_shape = (config.num_layers, num_pages, heads, size, PAGE_SIZE)
+        self._v_shape = (config.num_layers, num_pages, heads, PAGE_SIZE, size)
+        self._k_LPKHS, self._v_LPKSH = self._cache(self._k_shape), self._cache(self._v_shape)
         self._logits = LogitsBuffer()
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Size of keys and values together."""
-        return self._k_LPKHS.nbytes + self._v_LPKSH.nbytes
+        """Size of keys and values together, whether they have memory at present or not."""
+        return 4 * (math.prod(self._k_shape) + math.prod(self._v_shape))
 
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResult:
@@ -111,11 +121,18 @@ class ModelRunner:
             score_log_prob_Q=self._score(hidden_TD, batch.scores).numpy(force=True),
         )
 
-    @torch.no_grad()
     def clear(self) -> None:
         """Zero every page, for when something that is not finite was written."""
-        self._k_LPKHS.zero_()
-        self._v_LPKSH.zero_()
+        self.release_memory()
+        self.resume_memory()
+
+    def release_memory(self) -> None:
+        """Give the memory of keys and values back to the system."""
+        self._k_LPKHS = self._v_LPKSH = self._zeros(0)
+
+    def resume_memory(self) -> None:
+        """Keys and values are zeros again; they take up memory when they are written."""
+        self._k_LPKHS, self._v_LPKSH = self._cache(self._k_shape), self._cache(self._v_shape)
 
     def _forward(self, rows: Rows) -> Tensor:
         if not len(rows.token_ids_T):
@@ -180,10 +197,9 @@ class ModelRunner:
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
-    def _cache(self, *shape: int) -> Tensor:
-        # numpy's zeros are pages that the system hands out when they are first written (torch.zeros writes them
-        # all at once): a large cache costs the memory of what was used of it.
-        return self._tensor(np.zeros(shape, np.float32))
+    def _cache(self, shape: tuple[int, ...]) -> Tensor:
+        # Zeros, not empty: slots past a row's position enter a product with weight 0, and 0 * NaN is NaN.
+        return self._tensor(untouched_zeros(shape))
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)

@@ -197,6 +197,8 @@ class TrainingRun:
             return None
         label = f"step {self.step_number + 1}: train"
         with self.spans.span("train"), self._progress.phase(label, unit="rows") as phase:
+            # Keys and values are of no use to the next weights, and their memory is of use to the backward pass.
+            self.engine.release_memory_occupation()
             trained = self.trainer.step(
                 samples,
                 groups.advantages.tolist(),
@@ -229,6 +231,7 @@ class TrainingRun:
             self.step_number = step
             self.fingerprint = weight_fingerprint(self.policy.model)
             self.engine.set_weight_version(self.weight_version)
+            self.engine.resume_memory_occupation()
 
     def _save_rollouts(self, step: int, rollouts: Rollouts, trained: TrainMetrics | None) -> None:
         if not self._is_due(self.config.obs.rollouts_every, step):

@@ -183,11 +183,13 @@ class Step:
                 normalize_std=True,
             )
         with _lap(seconds, "train"):
+            engine.release_memory_occupation()
             metrics = self._trainer.step(samples, found.advantages.tolist())
         with _lap(seconds, "publish"):
             # Copies nothing: the engine reads the trainer's storage, and the old prefixes are dropped.
             self._version += 1
             engine.set_weight_version(self._version)
+            engine.resume_memory_occupation()
         return outputs, seconds, metrics
 
 
