@@ -33,11 +33,13 @@ def running_on(path: str) -> Iterator[None]:
 def running_library(library: ctypes.CDLL | None) -> Iterator[None]:
     """The block's kernels come from this build of the sources, or from torch (None)."""
     before = native._library, native.why_not
-    native._library, native.why_not = library, "a test chose torch" if library is None else None
+    native.use(library)
+    native.why_not = "a test chose torch" if library is None else None
     try:
         yield
     finally:
-        native._library, native.why_not = before
+        native.use(before[0])
+        native.why_not = before[1]
 
 
 def as_tuple(outputs: object) -> tuple[Tensor, ...]:

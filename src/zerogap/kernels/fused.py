@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zerogap.kernels.gradients import input_gradient, weight_gradient
-from zerogap.kernels.linear import linear, linear_rows
+from zerogap.kernels.linear import linear, linear_rows, row_gemm
 from zerogap.kernels.native import native
 from zerogap.kernels.rowwise import rms_norm, swiglu
 
@@ -42,6 +42,8 @@ def norm_linear(
     x_TD: Tensor, norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor | None = None, *, eps: float
 ) -> Tensor:
     """``linear(rms_norm(x))``: [T, D] -> [T, O], keeping only ``x`` for the backward pass."""
+    if not torch.is_grad_enabled() and row_gemm.is_native(x_TD):
+        return native.norm_gemm_nt(x_TD, norm_D, weight_OD, bias_O, eps)
     if native.handles(x_TD) and torch.is_grad_enabled():
         return _NormLinear.apply(x_TD, norm_D, weight_OD, bias_O, eps)
     return linear(rms_norm(x_TD, norm_D, eps), weight_OD, bias_O)
@@ -69,6 +71,8 @@ def swiglu_linear(
     gate_up_TF2: Tensor, weight_OF: Tensor, *, residual_TO: Tensor | None = None
 ) -> Tensor:
     """``residual + linear(swiglu(gate_up))``: [T, 2F] -> [T, O], keeping only ``gate_up`` for the backward pass."""
+    if not torch.is_grad_enabled() and row_gemm.is_native(gate_up_TF2):
+        return native.swiglu_gemm_nt(gate_up_TF2, weight_OF, residual_TO)
     if native.handles(gate_up_TF2) and torch.is_grad_enabled():
         return _SwigluLinear.apply(gate_up_TF2, weight_OF, residual_TO)
     return linear(swiglu(gate_up_TF2), weight_OF, residual_TO=residual_TO)

@@ -6,7 +6,7 @@ its whole size at once. Inside ``gradients_in_place()`` the product adds to ``.g
 is told that there is no gradient. The sums are the same bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -20,7 +20,7 @@ _in_place: ContextVar[bool] = ContextVar("gradients_in_place", default=False)
 
 
 @contextmanager
-def gradients_in_place() -> Iterator[None]:
+def gradients_in_place() -> Generator[None]:
     """Within it, ``backward()`` adds the gradients of matrices that have a ``.grad`` to it directly.
 
     For ``backward()`` only: ``torch.autograd.grad`` and hooks on those matrices get None.
@@ -71,21 +71,33 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx, token_ids_T, weight_VD):  # noqa: ANN001, ANN205
         ctx.save_for_backward(token_ids_T, weight_VD)
-        return functional.embedding(token_ids_T, weight_VD)
+        return _rows(token_ids_T, weight_VD)
 
     @staticmethod
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
         token_ids_T, weight_VD = ctx.saved_tensors
         buffer_VD = gradient_buffer(weight_VD)
-        if buffer_VD is not None:
-            buffer_VD.index_add_(0, token_ids_T, grad_TD)
-            return None, None
-        return None, torch.zeros_like(weight_VD).index_add_(0, token_ids_T, grad_TD)
+        into_VD = torch.zeros_like(weight_VD) if buffer_VD is None else buffer_VD
+        if native.handles(grad_TD) and into_VD.is_contiguous():
+            native.embedding_backward(token_ids_T, grad_TD.contiguous(), into_VD)
+        else:
+            into_VD.index_add_(0, token_ids_T, grad_TD)
+        return None, into_VD if buffer_VD is None else None
+
+
+def _rows(token_ids_T: Tensor, weight_VD: Tensor) -> Tensor:
+    if not native.handles(weight_VD):
+        return functional.embedding(token_ids_T, weight_VD)
+    return native.embedding(token_ids_T, weight_VD)
 
 
 def embedding(token_ids_T: Tensor, weight_VD: Tensor) -> Tensor:
-    """Rows of ``weight_VD``: int64 [T] -> [T, D]."""
+    """Rows of ``weight_VD``: int64 [T] in [0, V) -> [T, D].
+
+    Raises:
+        KernelError: an id outside the vocabulary (IndexError from torch without the C++ kernels).
+    """
     if torch.is_grad_enabled():
         return _Embedding.apply(token_ids_T, weight_VD)
-    return functional.embedding(token_ids_T, weight_VD)
+    return _rows(token_ids_T, weight_VD)

@@ -26,20 +26,30 @@ class RowGemm:
         x_MI: Tensor,
         weight_OI: Tensor,
         out_MO: Tensor | None = None,
+        *,
+        bias_O: Tensor | None = None,
         residual_MO: Tensor | None = None,
     ) -> Tensor:
-        """[M, I], [O, I] -> [M, O], into ``out_MO`` if given; ``residual_MO`` is added to the product."""
+        """``residual + (x @ weight.T + bias)``, into ``out_MO`` if given: [M, I], [O, I] -> [M, O].
+
+        Bias and residual are added to the finished product, one rounding each, the same ones everywhere.
+        """
         if out_MO is None:
             out_MO = x_MI.new_empty(len(x_MI), len(weight_OI))
-        if self.tile is None and native.handles(x_MI) and native.has_gemm:
-            native.gemm_nt(x_MI.contiguous(), weight_OI.contiguous(), out_MO, residual_MO)
-        elif residual_MO is None:
-            self._blas(x_MI, weight_OI, out_MO)
-        else:
-            torch.add(
-                residual_MO, self._blas(x_MI, weight_OI, torch.empty_like(out_MO)), out=out_MO
-            )
-        return out_MO
+        if self.is_native(x_MI):
+            native.gemm_nt(
+                x_MI.contiguous(), weight_OI.contiguous(), out_MO, bias_O,
+                None if residual_MO is None else residual_MO.contiguous(),
+            )  # fmt: skip
+            return out_MO
+        self._blas(x_MI, weight_OI, out_MO)
+        if bias_O is not None:
+            out_MO += bias_O
+        return out_MO if residual_MO is None else out_MO.add_(residual_MO)
+
+    def is_native(self, x_MI: Tensor) -> bool:
+        """Whether our own product takes this tensor."""
+        return self.tile is None and native.handles(x_MI) and native.has_gemm
 
     def _blas(self, x_MI: Tensor, weight_OI: Tensor, out_MO: Tensor) -> Tensor:
         if self.tile is None and len(x_MI) % ROW_MULTIPLE == 0:
@@ -82,11 +92,7 @@ def linear_rows(
     residual_TO: Tensor | None = None,
 ) -> Tensor:
     """The forward alone, without autograd."""
-    if bias_O is None:
-        return row_gemm(x_TI, weight_OI, None, residual_TO)
-    # Added afterwards, not as the GEMM's beta: one rounding more, and the same one everywhere.
-    out_TO = row_gemm(x_TI, weight_OI).add_(bias_O)
-    return out_TO if residual_TO is None else out_TO.add_(residual_TO)
+    return row_gemm(x_TI, weight_OI, bias_O=bias_O, residual_MO=residual_TO)
 
 
 def linear(

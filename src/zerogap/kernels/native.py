@@ -7,6 +7,9 @@ All tensors are contiguous and on CPU, float32 unless a dtype is named; another 
 """
 
 import ctypes
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,17 +21,46 @@ from zerogap.kernels.constants import PAGE_SIZE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.sampling_rows import SamplingRows
 
-_I64, _F32 = ctypes.c_int64, ctypes.c_float
+_I64, _F32 = int, float
+_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
+_SIGNATURES = {
+    "zg_has_gemm": "",
+    "zg_panel_columns": "",
+    "zg_gemm_nt": "pppppiii",
+    "zg_gemm_nn": "pppiiii",
+    "zg_gemm_tn": "ppppiiii",
+    "zg_norm_gemm_nt": "pppppiiif",
+    "zg_head_nt": "pppiiii",
+    "zg_swiglu_gemm_nt": "ppppiii",
+    "zg_embedding": "pppiii",
+    "zg_embedding_backward": "pppii",
+    "zg_rms_norm": "ppppiif",
+    "zg_rms_norm_backward": "ppppppiii",
+    "zg_swiglu": "ppii",
+    "zg_swiglu_backward": "pppii",
+    "zg_rope_tables": "ppppii",
+    "zg_qkv_rope": "ppppppppiiiif",
+    "zg_qkv_rope_backward": "ppppppppppiiiiif",
+    "zg_write_kv": "ppppippii",
+    "zg_paged_attention": "ppppippppiiiif",
+    "zg_packed_attention_backward": "ppppppppippppppiiiif",
+    "zg_gather_slots": "pppipii",
+    "zg_add_chunk": "piipppppp",
+    "zg_log_sum_exp": "pppi",
+    "zg_logits_gradient": "piipppp",
+    "zg_sample": "piiippppppppppppp",
+}
+"""Arguments of every C function, a letter each: pointer, int64, float."""
+
+_RETURN_INT64 = {"zg_embedding", "zg_has_gemm", "zg_panel_columns"}
 
 
-def _pointer(
-    tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.float32
-) -> ctypes.c_void_p:
+def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.float32) -> int | None:
     if tensor is None:
-        return ctypes.c_void_p(None)
+        return None
     if (
         tensor.shape != shape
-        or tensor.dtype != dtype
+        or tensor.dtype is not dtype
         or not tensor.is_contiguous()
         or not tensor.is_cpu
     ):
@@ -37,7 +69,7 @@ def _pointer(
             f"on {tensor.device}; it reads contiguous {dtype} of shape {shape} on cpu"
         )
         raise KernelError(msg)
-    return ctypes.c_void_p(tensor.data_ptr())
+    return tensor.data_ptr()
 
 
 def _plan(plan: AttentionPlan, num_rows: int) -> tuple[object, ...]:
@@ -51,11 +83,24 @@ def _plan(plan: AttentionPlan, num_rows: int) -> tuple[object, ...]:
     )
 
 
+def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
+    functions = {}
+    for name, signature in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes = [_TYPES[letter] for letter in signature]
+        function.restype = ctypes.c_int64 if name in _RETURN_INT64 else None
+        functions[name] = function
+    return functions
+
+
 class NativeKernels:
     """Lazily built C++ kernels."""
 
     def __init__(self) -> None:
         self._library: ctypes.CDLL | None = None
+        self._functions: dict[str, Callable[..., int | None]] = {}
+        self._has_gemm = False
+        self._tape: list[tuple[Callable[..., int | None], list[Any]]] | None = None
         self.why_not: str | None = None
         """Why the torch reference runs instead; None while the library is usable."""
 
@@ -66,69 +111,134 @@ class NativeKernels:
         Raises:
             KernelError: ZEROGAP_KERNELS=native and it cannot be built.
         """
-        if self._library is None and self.why_not is None:
+        if self._library is not None:
+            return self._library
+        if self.why_not is None:
             choice = read_environment().kernels
             if choice == "torch":
                 self.why_not = "ZEROGAP_KERNELS=torch"
             else:
                 try:
-                    self._library = load_library()
+                    self.use(load_library())
                 except KernelError as error:
                     if choice == "native":
                         raise
                     self.why_not = str(error)
         return self._library
 
+    def use(self, library: ctypes.CDLL | None) -> None:
+        """Call this build of the sources from now on, or none. For tests; the first use loads this machine's."""
+        self._library = library
+        self._functions = {} if library is None else _bind(library)
+        self._has_gemm = library is not None and bool(self._functions["zg_has_gemm"]())
+
     def handles(self, tensor: Tensor) -> bool:
         """Whether the C++ path takes this tensor."""
-        return (
-            tensor.dtype == torch.float32
-            and tensor.device.type == "cpu"
-            and self.library is not None
-        )
+        return tensor.is_cpu and tensor.dtype is torch.float32 and self.library is not None
 
     def handles_head_dim(self, head_dim: int) -> bool:
         """Whether attention with this head dim has a C++ path."""
         return head_dim % PAGE_SIZE == 0
 
-    def _call(self, name: str, *arguments: object) -> None:
-        library = self.library
-        assert library is not None, "handles() is asked first"
-        getattr(library, name)(*arguments)
+    def _call(self, name: str, *arguments: object) -> int | None:
+        function = self._functions[name]
+        if self._tape is not None:
+            self._tape.append((function, list(arguments)))
+        return function(*arguments)
+
+    @contextmanager
+    def recording(self, tape: list[tuple[Callable[..., int | None], list[Any]]]) -> Generator[None]:
+        """Within it, every call is made and appended to ``tape`` as (function, arguments)."""
+        assert self._tape is None, "one recording at a time"
+        self._tape = tape
+        try:
+            yield
+        finally:
+            self._tape = None
 
     # ------------------------------------------------------------ matrix products
 
     @property
     def has_gemm(self) -> bool:
         """Whether this processor has C++ matrix products (AVX2 or AVX-512); the BLAS multiplies otherwise."""
-        return self.library is not None and bool(self.library.zg_has_gemm())
+        return self.library is not None and self._has_gemm
 
-    def gemm_nt(self, x: Tensor, weight: Tensor, out: Tensor, residual: Tensor | None) -> None:
-        """[M, K] x [N, K] transposed, plus the residual [M, N] if there is one, into ``out`` [M, N]."""
+    def gemm_nt(
+        self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None
+    ) -> None:
+        """[M, K] x [N, K] transposed, plus the bias [N], plus the residual [M, N], into ``out`` [M, N]."""
         (num_rows, width), num_out = x.shape, len(weight)
         self._call("zg_gemm_nt", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
-                   _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out),
+                   _pointer(bias, num_out), _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out),
                    _I64(num_rows), _I64(num_out), _I64(width))  # fmt: skip
+
+    def head_nt(self, hidden: Tensor, weight: Tensor, logits: Tensor) -> None:
+        """[M, K] x [N, K] transposed into the chunks of ``logits`` [chunks, M, VOCAB_CHUNK], the last one packed."""
+        (num_rows, width), num_out = hidden.shape, len(weight)
+        shape = (-(-num_out // VOCAB_CHUNK), num_rows, VOCAB_CHUNK)
+        self._call("zg_head_nt", _pointer(hidden, num_rows, width), _pointer(weight, num_out, width),
+                   _pointer(logits, *shape), num_rows, num_out, width, VOCAB_CHUNK)  # fmt: skip
+
+    def norm_gemm_nt(
+        self, x: Tensor, norm: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        """``rms_norm(x) @ weight.T + bias``: [M, K], [N, K] -> [M, N]."""
+        (num_rows, width), num_out = x.shape, len(weight)
+        out = x.new_empty(num_rows, num_out)
+        self._call("zg_norm_gemm_nt", _pointer(x, num_rows, width), _pointer(norm, width),
+                   _pointer(weight, num_out, width), _pointer(bias, num_out), _pointer(out, num_rows, num_out),
+                   num_rows, num_out, width, eps)  # fmt: skip
+        return out
+
+    def swiglu_gemm_nt(self, gate_up: Tensor, weight: Tensor, residual: Tensor | None) -> Tensor:
+        """``swiglu(gate_up) @ weight.T + residual``: [M, 2K], [N, K] -> [M, N]."""
+        (num_out, width), num_rows = weight.shape, len(gate_up)
+        out = gate_up.new_empty(num_rows, num_out)
+        self._call("zg_swiglu_gemm_nt", _pointer(gate_up, num_rows, 2 * width), _pointer(weight, num_out, width),
+                   _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out), num_rows, num_out,
+                   width)  # fmt: skip
+        return out
 
     def gemm_nn(self, x: Tensor, weight: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """[M, N] x [N, K], into or onto ``out`` [M, K]."""
         (num_rows, num_in), width = x.shape, weight.shape[1]
         self._call("zg_gemm_nn", _pointer(x, num_rows, num_in), _pointer(weight, num_in, width),
                    _pointer(out, num_rows, width), _I64(num_rows), _I64(num_in), _I64(width),
-                   ctypes.c_int(accumulate))  # fmt: skip
+                   _I64(accumulate))  # fmt: skip
 
     def gemm_tn(self, a: Tensor, b: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """[M, N] transposed x [M, K], into or onto ``out`` [N, K]."""
         (num_rows, num_out), width = a.shape, b.shape[1]
-        library = self.library
-        assert library is not None, "handles() is asked first"
-        columns = library.zg_panel_columns()
+        columns = self._functions["zg_panel_columns"]()
         panels = b.new_empty(-(-width // columns) * columns * num_rows)
         self._call("zg_gemm_tn", _pointer(a, num_rows, num_out), _pointer(b, num_rows, width),
                    _pointer(panels, len(panels)), _pointer(out, num_out, width), _I64(num_rows), _I64(num_out),
-                   _I64(width), ctypes.c_int(accumulate))  # fmt: skip
+                   _I64(width), _I64(accumulate))  # fmt: skip
 
     # ------------------------------------------------------------ rows
+
+    def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
+        """Rows of ``table`` [V, D].
+
+        Raises:
+            KernelError: an id outside [0, V).
+        """
+        (num_ids,), (num_vectors, width) = token_ids.shape, table.shape
+        out = table.new_empty(num_ids, width)
+        num_outside = self._call(
+            "zg_embedding", _pointer(token_ids, num_ids, dtype=torch.int64), _pointer(table, num_vectors, width),
+            _pointer(out, num_ids, width), num_ids, num_vectors, width,
+        )  # fmt: skip
+        if num_outside:
+            msg = f"{num_outside} of {num_ids} token ids are outside the vocabulary of {num_vectors}; ids and model belong to different tokenizers"
+            raise KernelError(msg)
+        return out
+
+    def embedding_backward(self, token_ids: Tensor, grad: Tensor, into: Tensor) -> None:
+        """``into[token_ids] += grad``, in order."""
+        (num_ids, width), num_vectors = grad.shape, len(into)
+        self._call("zg_embedding_backward", _pointer(token_ids, num_ids, dtype=torch.int64),
+                   _pointer(grad, num_ids, width), _pointer(into, num_vectors, width), num_ids, width)  # fmt: skip
 
     def rms_norm(self, x_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """(y, 1 / rms) of each row."""

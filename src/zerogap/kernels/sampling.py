@@ -66,17 +66,28 @@ def sample_tokens(
         raise KernelError(msg)
     num_rows, chunks = len(hidden_RD), list(vocab_chunks(vocab_limit))
     logits = (buffer or LogitsBuffer()).view(len(chunks), num_rows)
-    parts = []
-    for chunk_RC, (begin, end) in zip(logits, chunks, strict=True):
-        # The last chunk is packed to its own width.
-        part = chunk_RC.view(-1)[: num_rows * (end - begin)].view(num_rows, end - begin)
-        parts.append(row_gemm(hidden_RD, head_weight_VD[begin:end], part))
+    if native.handles(hidden_RD) and row_gemm.is_native(hidden_RD):
+        native.head_nt(hidden_RD.contiguous(), head_weight_VD[:vocab_limit], logits)
+        parts = []
+    else:
+        parts = _chunks_of_logits(logits, chunks, hidden_RD, head_weight_VD)
     if native.handles(hidden_RD):
         drawn = native.sample(logits, num_rows, vocab_limit, rows)
     else:
         drawn = _sample_reference(parts, rows)
     _check_finite(drawn[1])
     return drawn
+
+
+def _chunks_of_logits(
+    logits: Tensor, chunks: list[tuple[int, int]], hidden_RD: Tensor, head_weight_VD: Tensor
+) -> list[Tensor]:
+    num_rows, parts = len(hidden_RD), []
+    for chunk_RC, (begin, end) in zip(logits, chunks, strict=True):
+        # The last chunk is packed to its own width.
+        part = chunk_RC.view(-1)[: num_rows * (end - begin)].view(num_rows, end - begin)
+        parts.append(row_gemm(hidden_RD, head_weight_VD[begin:end], part))
+    return parts
 
 
 def _check_finite(log_prob_R: Tensor) -> None:

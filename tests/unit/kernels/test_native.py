@@ -1,4 +1,5 @@
 import ctypes
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 import torch
 from helpers.attention_cases import packed_tree, random_qkv
 from helpers.kernel_paths import running_library, values_and_gradients
-from helpers.planted_fault import assert_notices, nudged
+from helpers.planted_fault import assert_notices, nudged, planted_fault
 from helpers.sampling_rows import rows_for
 from helpers.tolerance import EXACT, VECTOR_EXP
 
@@ -21,7 +22,7 @@ from zerogap.kernels import (
     sample_tokens,
     swiglu,
 )
-from zerogap.kernels.native import native
+from zerogap.kernels.native import _SIGNATURES, native
 
 pytestmark = pytest.mark.skipif(native.library is None, reason="no native kernels here")
 
@@ -111,18 +112,44 @@ def _has(*flags):
 def test_every_width_of_vector_gives_the_same_bits(tmp_path, monkeypatch):
     """AVX2 in two halves, and plain loops, against what this machine runs (AVX-512 if it has it).
 
-    Apart from matrix products: the C++ one exists for AVX-512 only, so all use the BLAS here.
+    Plain loops have no matrix product of their own, so that all use the BLAS for that comparison.
     """
-    monkeypatch.setattr(type(native), "has_gemm", False)
     machines = {"avx2": ["-march=haswell"], "loops": ["-march=haswell", "-mno-avx2"]}
-    expected = everything()
     with ThreadPoolExecutor() as pool:
         builds = [pool.submit(compiled, tmp_path, name, *m) for name, m in machines.items()]
-        libraries = [b.result() for b in builds]
-    for library in libraries:
-        with running_library(library):
-            EXACT.check(everything(), expected)
+        avx2, loops = (b.result() for b in builds)
+    expected = everything()
+    with running_library(avx2):
+        assert native.has_gemm
+        EXACT.check(everything(), expected)
+    monkeypatch.setattr(type(native), "has_gemm", False)
+    expected = everything()
+    with running_library(loops):
+        EXACT.check(everything(), expected)
     assert_notices("one ulp", lambda: EXACT.check([nudged(expected[0]), *expected[1:]], expected))
+
+
+def test_every_function_is_declared_as_it_is_written():
+    """ctypes checks nothing: a letter too few or of another kind would be read from a wrong register."""
+    sources = "".join(path.read_text() for path in sorted(build._SOURCES.glob("*.cpp")))
+    written = {}
+    for name, parameters in re.findall(r"(?:void|int64_t) (zg_\w+)\(([^)]*)\) \{", sources):
+        if all(
+            re.search(r"\w\s*\*?\s*\w+$", x.strip()) for x in parameters.split(",") if x.strip()
+        ):
+            letters = "".join(_letter(x) for x in parameters.split(",") if x.strip())
+            written.setdefault(name, set()).add(letters)
+    assert set(_SIGNATURES) <= set(written)
+    wrong = {n: (s, written[n]) for n, s in _SIGNATURES.items() if s not in written[n]}
+    assert not wrong
+    with planted_fault("one letter less"):
+        assert _SIGNATURES["zg_sample"][:-1] in written["zg_sample"]
+
+
+def _letter(parameter):
+    if "*" in parameter:
+        return "p"
+    return "f" if "float" in parameter else "i"
 
 
 def test_the_number_of_threads_changes_no_forward_bit():

@@ -94,15 +94,34 @@ void multiply(Left a, const float* panel, int64_t K, Ahead& ahead, float* total)
   }
 }
 
-// y[r][c] = base[r][c] + total[r][c] for the first `columns` columns; base may be null, or y itself.
-void finish(const float* total, int64_t rows, const float* base, float* y, int64_t ld, int64_t columns) {
+// What is added to a product: a bias by column, then a residual by row (which may be the output itself). Either may
+// be null. Pointers are those of a tile's first column and row.
+struct Extras {
+  const float *bias, *residual;
+  Extras at(int64_t row, int64_t column, int64_t ld) const {
+    return {bias ? bias + column : nullptr, residual ? residual + row * ld + column : nullptr};
+  }
+};
+
+// y[r][c] = residual[r][c] + (total[r][c] + bias[c]) for the first `columns` columns.
+void finish(const float* total, int64_t rows, Extras extras, float* y, int64_t ld, int64_t columns) {
+  const float *bias = extras.bias, *residual = extras.residual;
   for (int64_t r = 0; r < rows; ++r, total += COLUMNS, y += ld) {
     if (columns >= COLUMNS)
-      for (int64_t c = 0; c < COLUMNS; c += W)
-        store(y + c, base ? add(load(base + c), load(total + c)) : load(total + c));
+      for (int64_t c = 0; c < COLUMNS; c += W) {
+        vec v = load(total + c);
+        if (bias) v = add(v, load(bias + c));
+        if (residual) v = add(load(residual + c), v);
+        store(y + c, v);
+      }
     else
-      for (int64_t c = 0; c < columns; ++c) y[c] = base ? base[c] + total[c] : total[c];
-    if (base) base += ld;
+      for (int64_t c = 0; c < columns; ++c) {
+        float v = total[c];
+        if (bias) v = v + bias[c];
+        if (residual) v = residual[c] + v;
+        y[c] = v;
+      }
+    if (residual) residual += ld;
   }
 }
 
@@ -210,11 +229,23 @@ void multiply_few_rows(int64_t rows, const float* x, const float* w, int64_t K, 
   }
 }
 
-// This thread's panel, kept between calls: a fresh one would be page-faulted every time.
+// This thread's memory for one purpose, kept between calls: fresh memory would be page-faulted every time.
+struct Scratch {
+  std::vector<float> storage;
+  float* get(int64_t floats) {
+    if (int64_t(storage.size()) < floats + 16) storage.assign(floats + 16, 0.0f);
+    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
+  }
+};
+
 float* panel_storage(int64_t floats) {
-  static thread_local std::vector<float> storage;
-  if (int64_t(storage.size()) < floats + 16) storage.assign(floats + 16, 0.0f);
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
+  static thread_local Scratch scratch;
+  return scratch.get(floats);
+}
+
+float* input_storage(int64_t floats) {
+  static thread_local Scratch scratch;
+  return scratch.get(floats);
 }
 
 // Work items: panels, times parts of the rows where there are too few panels for the threads. Items are taken one
@@ -235,7 +266,7 @@ struct Items {
 // All rows of an item against its packed panel.
 template <bool BY_K>
 void multiply_item(const Items& items, int64_t item, Left a, const float* panel, int64_t K, const float* fetch,
-                   const float* base, float* y, int64_t N) {
+                   Extras extras, float* y, int64_t N) {
   alignas(64) float total[MOST * COLUMNS];
   const int64_t column = items.column(item), begin = items.begin(item), end = items.end(item);
   const int64_t tiles = (end - begin + ROWS - 1) / ROWS;
@@ -245,12 +276,12 @@ void multiply_item(const Items& items, int64_t item, Left a, const float* panel,
     const int64_t rows = (end - m + tiles - i - 1) / (tiles - i);  // as even as can be
     if (i == 8 * COLUMNS / 32) ahead = {panel, 0};
     multiply_rows<BY_K>(rows, {a.data + m * (BY_K ? 1 : a.ld), a.ld}, panel, K, ahead, total);
-    finish(total, rows, base ? base + m * N + column : nullptr, y + m * N + column, N, N - column);
+    finish(total, rows, extras.at(m, column, N), y + m * N + column, N, N - column);
     m += rows;
   }
 }
 
-void few_rows(const float* x, const float* w, const float* base, float* y, int64_t M, int64_t N, int64_t K) {
+void few_rows(const float* x, const float* w, Extras extras, float* y, int64_t M, int64_t N, int64_t K) {
   const int64_t panels = N / COLUMNS, left = N % COLUMNS;
 #pragma omp parallel
   {
@@ -262,7 +293,7 @@ void few_rows(const float* x, const float* w, const float* base, float* y, int64
       const float* panel = w + p * COLUMNS * K;
       const Ahead ahead = p + 1 < end ? Ahead{panel + COLUMNS * K, 16} : Ahead{panel, 0};
       multiply_few_rows(M, x, panel, K, ahead, total);
-      finish(total, M, base ? base + p * COLUMNS : nullptr, y + p * COLUMNS, N, COLUMNS);
+      finish(total, M, extras.at(0, p * COLUMNS, N), y + p * COLUMNS, N, COLUMNS);
     }
     if (left && t == T - 1) {
       const int64_t column = panels * COLUMNS;
@@ -272,7 +303,7 @@ void few_rows(const float* x, const float* w, const float* base, float* y, int64
         const int64_t rows = std::min(ROWS, M - m);
         Ahead nothing{panel, 0};
         multiply_rows<false>(rows, {x + m * K, K}, panel, K, nothing, total);
-        finish(total, rows, base ? base + m * N + column : nullptr, y + m * N + column, N, left);
+        finish(total, rows, extras.at(m, column, N), y + m * N + column, N, left);
       }
     }
   }
@@ -283,14 +314,18 @@ void few_rows(const float* x, const float* w, const float* base, float* y, int64
 
 extern "C" {
 
-#ifdef ZG_HAS_GEMM
-int zg_has_gemm() { return 1; }
+void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps);
+void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F);
 
-// x [M, K], w [N, K], residual [M, N] or null, y [M, N]; y may be the residual itself.
-void zg_gemm_nt(const float* x, const float* w, const float* residual, float* y, int64_t M, int64_t N,
-                int64_t K) {
+#ifdef ZG_HAS_GEMM
+int64_t zg_has_gemm() { return 1; }
+
+// x [M, K], w [N, K], bias [N] or null, residual [M, N] or null, y [M, N]; y may be the residual itself.
+void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* residual, float* y, int64_t M,
+                int64_t N, int64_t K) {
+  const Extras extras{bias, residual};
   if (M == 0) return;
-  if (M <= FEW) return few_rows(x, w, residual, y, M, N, K);
+  if (M <= FEW) return few_rows(x, w, extras, y, M, N, K);
   Items items(N, M);
 #pragma omp parallel
   {
@@ -303,21 +338,43 @@ void zg_gemm_nt(const float* x, const float* w, const float* residual, float* y,
       const float* fetch = has_next ? w + items.column(next) * K : nullptr;
       const bool many = items.end(item) - items.begin(item) >= 8 * ROWS;
       pack_transposed(w, N, K, column, fetch && !many ? Ahead{fetch, 16} : Ahead{panel, 0}, panel);
-      multiply_item<false>(items, item, {x, K}, panel, K, many ? fetch : nullptr, residual, y, N);
+      multiply_item<false>(items, item, {x, K}, panel, K, many ? fetch : nullptr, extras, y, N);
       item = next;
     }
   }
 }
 
+// y = rms_norm(x, norm) * w^T + bias, in one call: the same two kernels.
+void zg_norm_gemm_nt(const float* x, const float* norm, const float* w, const float* bias, float* y, int64_t M,
+                     int64_t N, int64_t K, float eps) {
+  float* normed = input_storage(M * K);
+  zg_rms_norm(x, norm, normed, nullptr, M, K, eps);
+  zg_gemm_nt(normed, w, bias, nullptr, y, M, N, K);
+}
+
+// y = swiglu(gate_up [M, 2K]) * w^T + residual, in one call: the same two kernels.
+void zg_swiglu_gemm_nt(const float* gate_up, const float* w, const float* residual, float* y, int64_t M, int64_t N,
+                       int64_t K) {
+  float* active = input_storage(M * K);
+  zg_swiglu(gate_up, active, M, K);
+  zg_gemm_nt(active, w, nullptr, residual, y, M, N, K);
+}
+
+// Logits in chunks of `chunk` columns: y [ceil(N / chunk)][M][chunk], the last chunk packed to its own width.
+void zg_head_nt(const float* x, const float* w, float* y, int64_t M, int64_t N, int64_t K, int64_t chunk) {
+  for (int64_t begin = 0; begin < N; begin += chunk)
+    zg_gemm_nt(x, w + begin * K, nullptr, nullptr, y + M * begin, M, std::min(chunk, N - begin), K);
+}
+
 // x [M, N], w [N, K], y [M, K]; adds to y, or replaces it.
-void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, int64_t K, int accumulate) {
+void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, int64_t K, int64_t accumulate) {
   Items items(K, M);
 #pragma omp parallel
   {
     float* panel = panel_storage(N * COLUMNS);
     for (int64_t item; (item = items.taken++) < items.count();) {
       pack_plain(w, K, N, items.column(item), panel);
-      multiply_item<false>(items, item, {x, N}, panel, N, nullptr, accumulate ? y : nullptr, y, K);
+      multiply_item<false>(items, item, {x, N}, panel, N, nullptr, {nullptr, accumulate ? y : nullptr}, y, K);
     }
   }
 }
@@ -328,7 +385,7 @@ void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, 
 // Both sides are laid out once: columns of a matrix whose width is a power of two share a few sets of the cache, and
 // walked in place they would be read from memory again and again.
 void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64_t M, int64_t N, int64_t K,
-                int accumulate) {
+                int64_t accumulate) {
   constexpr int64_t PART = 4 * MOST;  // columns of `a` that one thread lays out for all panels
   const int64_t num_panels = (K + COLUMNS - 1) / COLUMNS, num_parts = (N + PART - 1) / PART;
 #pragma omp parallel
@@ -352,7 +409,7 @@ void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64
             for (int64_t r = 0; r < rows; ++r)
               for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
           multiply_rows<true>(rows, {part + n, PART}, panel, M, nothing, total);
-          finish(total, rows, accumulate ? y : nullptr, y, K, K - p * COLUMNS);
+          finish(total, rows, {nullptr, accumulate ? y : nullptr}, y, K, K - p * COLUMNS);
           n += rows;
         }
     }
@@ -361,10 +418,14 @@ void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64
 
 int64_t zg_panel_columns() { return COLUMNS; }
 #else
-int zg_has_gemm() { return 0; }
-void zg_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t) {}
-void zg_gemm_nn(const float*, const float*, float*, int64_t, int64_t, int64_t, int) {}
-void zg_gemm_tn(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, int) {}
+int64_t zg_has_gemm() { return 0; }
+void zg_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t) {}
+void zg_norm_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t,
+                     float) {}
+void zg_head_nt(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
+void zg_swiglu_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t) {}
+void zg_gemm_nn(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
+void zg_gemm_tn(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, int64_t) {}
 int64_t zg_panel_columns() { return 1; }
 #endif
 

@@ -9,6 +9,8 @@ using namespace zg;
 
 namespace {
 
+constexpr int64_t PARALLEL = 4;  // with fewer rows, waking a thread costs more than it saves
+
 // sum of a[i] * b[i] in 16 lanes, then a fixed tree; the tail goes through the same lanes, zero-filled.
 float dot(const float* a, const float* b, int64_t n) {
   vec acc = set1(0.0f);
@@ -57,11 +59,40 @@ void rotate(const float* x, const float* c, const float* s, float sign, float* y
 
 extern "C" {
 
-void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps) {
-#pragma omp parallel for schedule(static)
+// y[t] = table[ids[t]]. Returns how many ids are outside [0, V); their rows are NaN.
+int64_t zg_embedding(const int64_t* ids, const float* table, float* y, int64_t T, int64_t V, int64_t D) {
+  int64_t outside = 0;
   for (int64_t t = 0; t < T; ++t) {
-    rstd[t] = inverse_rms(x + t * D, D, eps);
-    normalise(x + t * D, w, y + t * D, D, rstd[t]);
+    float* row = y + t * D;
+    if (ids[t] >= 0 && ids[t] < V) {
+      std::memcpy(row, table + ids[t] * D, sizeof(float) * D);
+      continue;
+    }
+    ++outside;
+    for (int64_t d = 0; d < D; ++d) row[d] = std::numeric_limits<float>::quiet_NaN();
+  }
+  return outside;
+}
+
+// table[ids[t]] += x[t], rows in order.
+void zg_embedding_backward(const int64_t* ids, const float* x, float* table, int64_t T, int64_t D) {
+#pragma omp parallel
+  {
+    // A thread owns columns, not rows: an id may occur many times.
+    const int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
+    const int64_t begin = D * i / n, end = D * (i + 1) / n;
+    for (int64_t t = 0; t < T; ++t)
+      for (int64_t d = begin; d < end; ++d) table[ids[t] * D + d] += x[t * D + d];
+  }
+}
+
+// rstd may be null.
+void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps) {
+#pragma omp parallel for schedule(static) if (T >= PARALLEL)
+  for (int64_t t = 0; t < T; ++t) {
+    const float r = inverse_rms(x + t * D, D, eps);
+    normalise(x + t * D, w, y + t * D, D, r);
+    if (rstd) rstd[t] = r;
   }
 }
 
@@ -77,7 +108,7 @@ void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const
 }
 
 void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (T >= PARALLEL)
   for (int64_t t = 0; t < T; ++t) {
     const float *g = gate_up + t * 2 * F, *u = g + F;
     float* out = y + t * F;
@@ -118,7 +149,7 @@ void zg_swiglu_backward(const float* dy, const float* gate_up, float* d_gate_up,
 // The scalar cosf and sinf: a vectorised one may round an angle differently by its place in the batch.
 void zg_rope_tables(const float* inv_freq, const int64_t* position, float* cos, float* sin, int64_t T,
                     int64_t half) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (T >= PARALLEL)
   for (int64_t t = 0; t < T; ++t)
     for (int64_t i = 0; i < half; ++i) {
       const float angle = float(position[t]) * inv_freq[i];
@@ -132,7 +163,7 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
                  const float* k_norm, float* q, float* k, float* v, int64_t T, int64_t N, int64_t K,
                  int64_t H, float eps) {
   const int64_t E = (N + 2 * K) * H, half = H / 2;
-#pragma omp parallel
+#pragma omp parallel if (T >= PARALLEL)
   {
     std::vector<float> normed(H);
 #pragma omp for schedule(static)

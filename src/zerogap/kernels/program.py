@@ -1,0 +1,178 @@
+"""A forward pass recorded as a list of kernel calls, to be made again without the Python between them.
+
+Between two kernels of a decode step, Python checks shapes, allocates outputs and walks through modules. That is a
+tenth of the step: its own code and data have fallen out of the processor's caches meanwhile. A ``Program`` is what
+the kernels were called with, once; ``run`` makes the same calls on the same memory, with the pointers of new inputs.
+CUDA graphs are the same idea.
+
+Nothing is assumed about the model: it runs as it is written, under a dispatch mode that gives every new
+tensor its place in an arena, lets views pass and stops the recording at anything else that torch would compute.
+Then there is no program, and the reason. A tensor's place is free again when Python has forgotten the tensor, so memory is
+shared among calls as far as it was in the recorded pass, and never further.
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Never
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zerogap.errors import ZerogapError
+from zerogap.kernels.native import native
+
+_ALIGNMENT = 64
+_aten = torch.ops.aten
+_ALLOCATIONS = {_aten.new_empty.default, _aten.empty_like.default, _aten.empty.memory_format}
+_VIEWS = {
+    _aten.view.default, _aten._unsafe_view.default, _aten.slice.Tensor, _aten.select.int, _aten.t.default,
+    _aten.transpose.int, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.detach.default, _aten.alias.default,
+    _aten.permute.default, _aten.expand.default, _aten.split_with_sizes.default, _aten.split.Tensor,
+}  # fmt: skip
+
+
+class NotRecordable(ZerogapError):
+    """The pass does something that a program cannot repeat; the message says what."""
+
+
+class Arena:
+    """Memory for the tensors of programs that never run at the same time.
+
+    Its pages cost nothing until a program touches them.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._base = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+        start = -self._base.ctypes.data % _ALIGNMENT
+        self._memory = self._base[start : start + num_bytes]
+        self._free: list[tuple[int, int]] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Everything is free; for a new recording."""
+        self._free = [(0, len(self._memory))]
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor whose place is free again when it and its views are gone.
+
+        Raises:
+            NotRecordable: no room.
+        """
+        size = max(1, math.prod(shape) * dtype.itemsize)
+        size += -size % _ALIGNMENT
+        for i, (begin, end) in enumerate(self._free):
+            if end - begin >= size:
+                self._free[i] = (begin + size, end)
+                # torch keeps this array, not the arena's, alive as long as the storage: its end is the tensor's.
+                place = self._memory[begin : begin + size]
+                weakref.finalize(place, self._give_back, begin, begin + size)
+                flat = torch.from_numpy(place).view(dtype)[: math.prod(shape)]
+                return flat.view(tuple(shape))
+        msg = f"an arena of {len(self._memory)} bytes is too small for this pass"
+        raise NotRecordable(msg)
+
+    def _give_back(self, begin: int, end: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for span in sorted([*self._free, (begin, end)]):
+            if merged and merged[-1][1] == span[0]:
+                merged[-1] = (merged[-1][0], span[1])
+            else:
+                merged.append(span)
+        self._free = merged
+
+
+class Program:
+    """Kernel calls in order, and where the inputs' pointers stand in them."""
+
+    def __init__(
+        self,
+        calls: list[tuple[Callable[..., int | None], list[Any]]],
+        inputs: Sequence[Tensor],
+        output: Tensor,
+        kept: object,
+    ) -> None:
+        self._calls, self._output, self._kept = calls, output, kept
+        self._places: list[list[tuple[list[Any], int]]] = []
+        for tensor in inputs:
+            pointer = tensor.data_ptr()
+            self._places.append(
+                [(args, i) for _, args in calls for i, a in enumerate(args) if a == pointer]
+            )
+
+    @property
+    def num_calls(self) -> int:
+        """Kernel calls a run."""
+        return len(self._calls)
+
+    def run(self, inputs: Sequence[Tensor]) -> Tensor:
+        """The output for inputs of the recorded shapes; it is overwritten by the next run of any program of the arena."""
+        for tensor, places in zip(inputs, self._places, strict=True):
+            pointer = tensor.data_ptr()
+            for args, i in places:
+                args[i] = pointer
+        for function, args in self._calls:
+            function(*args)
+        return self._output
+
+
+class _RecordingMode(TorchDispatchMode):
+    def __init__(self, arena: Arena) -> None:
+        super().__init__()
+        self._arena = arena
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        kwargs = kwargs or {}
+        if func in _ALLOCATIONS:
+            return self._allocate(func, args, kwargs)
+        if func not in _VIEWS:
+            _refuse(func)
+        return func(*args, **kwargs)
+
+    def _allocate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:  # noqa: ANN401
+        like = next((a for a in args if isinstance(a, Tensor)), None)
+        if func is _aten.empty_like.default:
+            assert like is not None
+            if not like.is_contiguous():
+                _refuse(func)
+            shape = like.shape
+        else:
+            shape = args[0] if like is None else args[1]
+        dtype = kwargs.get("dtype")
+        if dtype is None:
+            dtype = torch.get_default_dtype() if like is None else like.dtype
+        return self._arena.allocate(shape, dtype)
+
+
+def _refuse(func: object) -> Never:
+    msg = f"the model's forward computes {func} with torch, between the kernels"
+    raise NotRecordable(msg)
+
+
+def record(
+    forward: Callable[[], Tensor], inputs: Sequence[Tensor], arena: Arena
+) -> tuple[Tensor, Program]:
+    """Run ``forward`` once and record its kernel calls.
+
+    Args:
+        forward: the pass; takes nothing, reads ``inputs`` and tensors that stay where they are (weights, KV cache).
+        inputs: contiguous tensors that differ from run to run; shapes of those that a kernel is told stay the same.
+        arena: every tensor that the pass makes lives there.
+
+    Returns:
+        the output of this run, and the program.
+
+    Raises:
+        NotRecordable: the pass computes something with torch, or with kernels that are not C++; what it did is undone by
+            running it again without recording.
+    """
+    arena.clear()
+    calls: list[tuple[Callable[..., int | None], list[Any]]] = []
+    with torch.no_grad(), native.recording(calls), _RecordingMode(arena):
+        output = forward()
+    if not calls:
+        msg = "the C++ kernels are not in use"
+        raise NotRecordable(msg)
+    return output, Program(calls, inputs, output, arena)
