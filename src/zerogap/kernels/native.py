@@ -21,7 +21,6 @@ from zerogap.kernels.constants import PAGE_SIZE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.sampling_rows import SamplingRows
 
-_I64, _F32 = int, float
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 _SIGNATURES = {
     "zg_has_gemm": "",
@@ -77,7 +76,7 @@ def _plan(plan: AttentionPlan, num_rows: int) -> tuple[object, ...]:
     table = plan.page_table_BP
     return (
         _pointer(table, *table.shape, dtype=torch.int32),
-        _I64(table.shape[1]),
+        table.shape[1],
         _pointer(plan.row_sequence_T, num_rows, dtype=torch.int32),
         _pointer(plan.row_position_T, num_rows, dtype=torch.int32),
     )
@@ -99,7 +98,7 @@ class NativeKernels:
     def __init__(self) -> None:
         self._library: ctypes.CDLL | None = None
         self._functions: dict[str, Callable[..., int | None]] = {}
-        self._has_gemm = False
+        self._has_gemm, self._panel_columns = False, 1
         self._tape: list[tuple[Callable[..., int | None], list[Any]]] | None = None
         self.why_not: str | None = None
         """Why the torch reference runs instead; None while the library is usable."""
@@ -131,6 +130,7 @@ class NativeKernels:
         self._library = library
         self._functions = {} if library is None else _bind(library)
         self._has_gemm = library is not None and bool(self._functions["zg_has_gemm"]())
+        self._panel_columns = (library is not None and self._functions["zg_panel_columns"]()) or 1
 
     def handles(self, tensor: Tensor) -> bool:
         """Whether the C++ path takes this tensor."""
@@ -170,7 +170,7 @@ class NativeKernels:
         (num_rows, width), num_out = x.shape, len(weight)
         self._call("zg_gemm_nt", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
                    _pointer(bias, num_out), _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out),
-                   _I64(num_rows), _I64(num_out), _I64(width))  # fmt: skip
+                   num_rows, num_out, width)  # fmt: skip
 
     def head_nt(self, hidden: Tensor, weight: Tensor, logits: Tensor) -> None:
         """[M, K] x [N, K] transposed into the chunks of ``logits`` [chunks, M, VOCAB_CHUNK], the last one packed."""
@@ -203,17 +203,17 @@ class NativeKernels:
         """[M, N] x [N, K], into or onto ``out`` [M, K]."""
         (num_rows, num_in), width = x.shape, weight.shape[1]
         self._call("zg_gemm_nn", _pointer(x, num_rows, num_in), _pointer(weight, num_in, width),
-                   _pointer(out, num_rows, width), _I64(num_rows), _I64(num_in), _I64(width),
-                   _I64(accumulate))  # fmt: skip
+                   _pointer(out, num_rows, width), num_rows, num_in, width,
+                   accumulate)  # fmt: skip
 
     def gemm_tn(self, a: Tensor, b: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """[M, N] transposed x [M, K], into or onto ``out`` [N, K]."""
         (num_rows, num_out), width = a.shape, b.shape[1]
-        columns = self._functions["zg_panel_columns"]()
+        columns = self._panel_columns
         panels = b.new_empty(-(-width // columns) * columns * num_rows)
         self._call("zg_gemm_tn", _pointer(a, num_rows, num_out), _pointer(b, num_rows, width),
-                   _pointer(panels, len(panels)), _pointer(out, num_out, width), _I64(num_rows), _I64(num_out),
-                   _I64(width), _I64(accumulate))  # fmt: skip
+                   _pointer(panels, len(panels)), _pointer(out, num_out, width), num_rows, num_out,
+                   width, accumulate)  # fmt: skip
 
     # ------------------------------------------------------------ rows
 
@@ -247,7 +247,7 @@ class NativeKernels:
         y, rstd = torch.empty_like(x_TD), x_TD.new_empty(num_rows)
         self._call("zg_rms_norm", _pointer(x_TD, num_rows, width), _pointer(weight_D, width),
                    _pointer(y, num_rows, width), _pointer(rstd, num_rows),
-                   _I64(num_rows), _I64(width), _F32(eps))  # fmt: skip
+                   num_rows, width, eps)  # fmt: skip
         return y, rstd
 
     def rms_norm_backward(
@@ -260,8 +260,8 @@ class NativeKernels:
         partial = x.new_zeros(threads, width, dtype=torch.float64)
         self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
                    _pointer(weight, width), _pointer(rstd, num_rows), _pointer(dx, num_rows, width),
-                   _pointer(partial, threads, width, dtype=torch.float64), _I64(threads), _I64(num_rows),
-                   _I64(width))  # fmt: skip
+                   _pointer(partial, threads, width, dtype=torch.float64), threads, num_rows,
+                   width)  # fmt: skip
         return dx, partial.sum(0).float()
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ class NativeKernels:
         num_rows, width = len(gate_up), gate_up.shape[1] // 2
         y = gate_up.new_empty(num_rows, width)
         self._call("zg_swiglu", _pointer(gate_up, num_rows, 2 * width), _pointer(y, num_rows, width),
-                   _I64(num_rows), _I64(width))  # fmt: skip
+                   num_rows, width)  # fmt: skip
         return y
 
     def swiglu_backward(self, grad: Tensor, gate_up: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ class NativeKernels:
         num_rows, width = grad.shape
         grad, d_gate_up = grad.contiguous(), torch.empty_like(gate_up)
         self._call("zg_swiglu_backward", _pointer(grad, num_rows, width), _pointer(gate_up, num_rows, 2 * width),
-                   _pointer(d_gate_up, num_rows, 2 * width), _I64(num_rows), _I64(width))  # fmt: skip
+                   _pointer(d_gate_up, num_rows, 2 * width), num_rows, width)  # fmt: skip
         return d_gate_up
 
     def rope_tables(self, inv_freq: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -286,7 +286,7 @@ class NativeKernels:
         cos, sin = inv_freq.new_empty(num_rows, half), inv_freq.new_empty(num_rows, half)
         self._call("zg_rope_tables", _pointer(inv_freq, half), _pointer(positions, num_rows, dtype=torch.int64),
                    _pointer(cos, num_rows, half), _pointer(sin, num_rows, half),
-                   _I64(num_rows), _I64(half))  # fmt: skip
+                   num_rows, half)  # fmt: skip
         return cos, sin
 
     def qkv_rope(
@@ -300,8 +300,8 @@ class NativeKernels:
         width = (num_heads + 2 * num_kv_heads) * 2 * half
         self._call("zg_qkv_rope", _pointer(qkv, num_rows, width), _pointer(cos, num_rows, half),
                    _pointer(sin, num_rows, half), _pointer(q_norm, 2 * half), _pointer(k_norm, 2 * half),
-                   _pointer(q, *q_shape), _pointer(k, *kv_shape), _pointer(v, *kv_shape), _I64(num_rows),
-                   _I64(num_heads), _I64(num_kv_heads), _I64(2 * half), _F32(eps))  # fmt: skip
+                   _pointer(q, *q_shape), _pointer(k, *kv_shape), _pointer(v, *kv_shape), num_rows,
+                   num_heads, num_kv_heads, 2 * half, eps)  # fmt: skip
         return q, k, v
 
     def qkv_rope_backward(
@@ -319,8 +319,8 @@ class NativeKernels:
                    _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv, num_rows, width),
                    _pointer(cos, num_rows, half), _pointer(sin, num_rows, half), _pointer(q_norm, head_dim),
                    _pointer(k_norm, head_dim), _pointer(dqkv, num_rows, width),
-                   _pointer(partial, threads, 2, head_dim, dtype=torch.float64), _I64(threads), _I64(num_rows),
-                   _I64(num_heads), _I64(num_kv_heads), _I64(head_dim), _F32(eps))  # fmt: skip
+                   _pointer(partial, threads, 2, head_dim, dtype=torch.float64), threads, num_rows,
+                   num_heads, num_kv_heads, head_dim, eps)  # fmt: skip
         if q_norm is None:
             return dqkv, None, None
         dq_norm, dk_norm = partial.sum(0).float()
@@ -342,10 +342,10 @@ class NativeKernels:
         num_pages, num_slots = len(k_pages), num_rows if rows is None else len(rows)
         self._call("zg_write_kv", _pointer(k, num_rows, num_kv_heads, head_dim),
                    _pointer(v, num_rows, num_kv_heads, head_dim), _pointer(rows, num_slots, dtype=torch.int64),
-                   _pointer(slots, num_slots, dtype=torch.int64), _I64(num_slots),
+                   _pointer(slots, num_slots, dtype=torch.int64), num_slots,
                    _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
                    _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim),
-                   _I64(num_kv_heads), _I64(head_dim))  # fmt: skip
+                   num_kv_heads, head_dim)  # fmt: skip
 
     def fill_pages(self, k: Tensor, v: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
         """Packed rows as (k [P, K, H, S], v [P, K, S, H]); unwritten slots are 0."""
@@ -381,7 +381,7 @@ class NativeKernels:
                    _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
                    _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), *_plan(plan, num_rows),
                    _pointer(out, num_rows, num_heads, head_dim), _pointer(lse, num_rows, num_heads),
-                   _I64(num_rows), _I64(num_heads), _I64(num_kv_heads), _I64(head_dim), _F32(scale))  # fmt: skip
+                   num_rows, num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
         return out, lse
 
     def packed_attention_backward(
@@ -409,14 +409,14 @@ class NativeKernels:
                    *_plan(layout.plan, num_rows),
                    _pointer(layout.component_B, len(layout.component_B), dtype=torch.int32),
                    _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot),
-                   _I64(num_rows), _I64(num_heads), _I64(num_kv_heads), _I64(head_dim), _F32(scale))  # fmt: skip
+                   num_rows, num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
         num_slots = len(layout.write_row_W)
         for pages, rows in ((dk_pages, dk), (dv_pages, dv)):
             self._call("zg_gather_slots", _pointer(pages, *by_slot),
                        _pointer(layout.write_row_W, num_slots, dtype=torch.int64),
-                       _pointer(layout.write_slot_W, num_slots, dtype=torch.int64), _I64(num_slots),
+                       _pointer(layout.write_slot_W, num_slots, dtype=torch.int64), num_slots,
                        _pointer(rows, num_rows, num_kv_heads, head_dim),
-                       _I64(num_kv_heads), _I64(head_dim))  # fmt: skip
+                       num_kv_heads, head_dim)  # fmt: skip
         return dq, dk, dv
 
     # ------------------------------------------------------------ head
@@ -430,7 +430,7 @@ class NativeKernels:
     ) -> None:
         """One vocabulary chunk [R, C] into the running (peak, mass, moment, target logit), in place."""
         num_rows, width = logits.shape
-        self._call("zg_add_chunk", _pointer(logits, num_rows, width), _I64(num_rows), _I64(width),
+        self._call("zg_add_chunk", _pointer(logits, num_rows, width), num_rows, width,
                    _pointer(temperature, num_rows), _pointer(local_target, num_rows, dtype=torch.int64),
                    *(_pointer(column, num_rows) for column in stats))  # fmt: skip
 
@@ -438,7 +438,7 @@ class NativeKernels:
         """The log of the mass, plus the peak, as the sampler computes it."""
         num_rows, lse = len(peak), torch.empty_like(peak)
         self._call("zg_log_sum_exp", _pointer(peak, num_rows), _pointer(mass, num_rows), _pointer(lse, num_rows),
-                   _I64(num_rows))  # fmt: skip
+                   num_rows)  # fmt: skip
         return lse
 
     def logits_gradient_(
@@ -446,7 +446,7 @@ class NativeKernels:
     ) -> None:
         """Logits of a chunk to their gradient, in place."""
         (num_rows, width), grad = logits.shape, grad.contiguous()
-        self._call("zg_logits_gradient", _pointer(logits, num_rows, width), _I64(num_rows), _I64(width),
+        self._call("zg_logits_gradient", _pointer(logits, num_rows, width), num_rows, width,
                    _pointer(temperature, num_rows), _pointer(lse, num_rows),
                    _pointer(local_target, num_rows, dtype=torch.int64), _pointer(grad, num_rows))  # fmt: skip
 
@@ -461,8 +461,8 @@ class NativeKernels:
         token = torch.empty(num_rows, dtype=torch.int64)
         log_prob, kept = torch.empty(num_rows), torch.empty(num_rows)
         num_edits = len(rows.edit_ids)
-        self._call("zg_sample", _pointer(logits, num_chunks, num_padded, VOCAB_CHUNK), _I64(num_rows),
-                   _I64(num_padded), _I64(vocab_limit), _pointer(rows.temperature_R, num_rows),
+        self._call("zg_sample", _pointer(logits, num_chunks, num_padded, VOCAB_CHUNK), num_rows,
+                   num_padded, vocab_limit, _pointer(rows.temperature_R, num_rows),
                    _pointer(rows.greedy_R, num_rows, dtype=torch.bool),
                    _pointer(rows.top_k_R, num_rows, dtype=torch.int32), _pointer(rows.top_p_R, num_rows),
                    _pointer(rows.min_p_R, num_rows), _pointer(rows.uniform_R, num_rows, dtype=torch.float64),
