@@ -445,10 +445,10 @@ class TrainingRun:
 
 def _describe_sharing(trained: TrainMetrics) -> str:
     alone, wasted = trained.num_rows + trained.num_rows_saved, trained.wasted_fraction
-    cure = "; a larger train.micro_batch_tokens cuts groups less" if wasted > _MUCH_WASTE else ""
+    cure = ": a larger train.micro_batch_tokens cuts groups less" if wasted > _MUCH_WASTE else ""
     return (
-        f"training computes {trained.num_rows:,} rows where every sample by itself would need {alone:,} "
-        f"({trained.saved_fraction:.0%} saved); {wasted:.1%} of them are repeated or padding{cure}"
+        f"training computes {trained.num_rows:,} rows ({wasted:.1%} repeated or padding{cure}); "
+        f"every sample by itself would need {alone:,}: {trained.saved_fraction:.0%} saved"
     )
 
 
