@@ -11,7 +11,7 @@ from zerogap.kernels.fused import norm_linear, swiglu_linear
 from zerogap.kernels.gradients import embedding, gradients_in_place
 from zerogap.kernels.head import log_probs
 from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
-from zerogap.kernels.linear import linear
+from zerogap.kernels.linear import linear, product_choice
 from zerogap.kernels.noise import position_uniform
 from zerogap.kernels.probe import (
     RowProbe,
@@ -19,6 +19,7 @@ from zerogap.kernels.probe import (
     kernel_report,
     probe_row_invariance,
 )
+from zerogap.kernels.program import Arena, NotRecordable, Program, record
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
 from zerogap.kernels.sampling import LogitsBuffer, sample_tokens
 from zerogap.kernels.sampling_rows import SamplingRows
@@ -27,9 +28,12 @@ __all__ = [
     "PAGE_SIZE",
     "ROW_MULTIPLE",
     "VOCAB_CHUNK",
+    "Arena",
     "AttentionPlan",
     "LogitsBuffer",
+    "NotRecordable",
     "PackedLayout",
+    "Program",
     "RowProbe",
     "SamplingRows",
     "build_packed_layout",
@@ -44,7 +48,9 @@ __all__ = [
     "paged_attention",
     "position_uniform",
     "probe_row_invariance",
+    "product_choice",
     "qkv_rope",
+    "record",
     "rms_norm",
     "rope_tables",
     "sample_tokens",

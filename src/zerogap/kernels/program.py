@@ -47,12 +47,14 @@ class Arena:
     def __init__(self, num_bytes: int) -> None:
         self._base = np.empty(num_bytes + _ALIGNMENT, np.uint8)
         start = -self._base.ctypes.data % _ALIGNMENT
-        self._memory = self._base[start : start + num_bytes]
-        self._free: list[tuple[int, int]] = []
-        self.clear()
+        self.memory = self._base[start : start + num_bytes]
 
-    def clear(self) -> None:
-        """Everything is free; for a new recording."""
+
+class _Space:
+    """The places of one recording's tensors in an arena; every recording starts with all of it."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._memory = arena.memory
         self._free = [(0, len(self._memory))]
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -66,7 +68,7 @@ class Arena:
         for i, (begin, end) in enumerate(self._free):
             if end - begin >= size:
                 self._free[i] = (begin + size, end)
-                # torch keeps this array, not the arena's, alive as long as the storage: its end is the tensor's.
+                # torch keeps this array alive as long as the storage that it makes of it: its end is the tensor's.
                 place = self._memory[begin : begin + size]
                 weakref.finalize(place, self._give_back, begin, begin + size)
                 flat = torch.from_numpy(place).view(dtype)[: math.prod(shape)]
@@ -121,7 +123,7 @@ class Program:
 class _RecordingMode(TorchDispatchMode):
     def __init__(self, arena: Arena) -> None:
         super().__init__()
-        self._arena = arena
+        self._space = _Space(arena)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         kwargs = kwargs or {}
@@ -143,7 +145,7 @@ class _RecordingMode(TorchDispatchMode):
         dtype = kwargs.get("dtype")
         if dtype is None:
             dtype = torch.get_default_dtype() if like is None else like.dtype
-        return self._arena.allocate(shape, dtype)
+        return self._space.allocate(shape, dtype)
 
 
 def _refuse(func: object) -> Never:
@@ -168,7 +170,6 @@ def record(
         NotRecordable: the pass computes something with torch, or with kernels that are not C++; what it did is undone by
             running it again without recording.
     """
-    arena.clear()
     calls: list[tuple[Callable[..., int | None], list[Any]]] = []
     with torch.no_grad(), native.recording(calls), _RecordingMode(arena):
         output = forward()

@@ -1,0 +1,82 @@
+"""Recorded forward passes, one for each number of rows, while the model stays what it was.
+
+A decode step runs the same kernels as the one before with other inputs. From the second time that a number of rows occurs,
+its pass is recorded (``kernels.program``) and then repeated without Python between the kernels. Whatever could make
+a recording wrong throws all of them away: another address of a weight, another kernel library, a hook on a module.
+A model that computes something with torch between the kernels cannot be recorded; it runs as before,
+and ``why_not`` says what stood in the way.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from zerogap.kernels import Arena, NotRecordable, Program, product_choice, record
+
+_MAX_ROWS = 256
+"""Passes with more rows take so long that Python does not show."""
+_MAX_PROGRAMS = 64
+_ARENA_BYTES = 256 << 20
+"""Address space, not memory: only what a pass touches is there."""
+
+
+class ForwardPrograms:
+    """Runs forward passes of one model, recorded where that is possible."""
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        # Dictionaries and not tensors: a weight that is replaced is seen as well.
+        self._tensors = [
+            (d, name) for m in modules for d in (m._parameters, m._buffers) for name in d
+        ]
+        self._hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
+        self._programs: OrderedDict[int, Program] = OrderedDict()
+        self._seen: set[int] = set()
+        self._arena: Arena | None = None
+        self._state: tuple[object, ...] = ()
+        self.why_not: str | None = None
+        """Why passes are not recorded; None while they are."""
+        self.num_replayed = 0
+        """Passes that were run from a recording."""
+
+    def forward(self, num_rows: int, inputs: Sequence[Tensor], run: Callable[[], Tensor]) -> Tensor:
+        """``run()``, or the same from a recording; its result is valid until the next call.
+
+        Args:
+            num_rows: rows of the pass; with it, all shapes but those of the attention's work are given.
+            inputs: every tensor that ``run`` reads and that is another one each time.
+            run: the pass itself.
+        """
+        if num_rows > _MAX_ROWS or self.why_not is not None:
+            return run()
+        state = self._model_state()
+        if state != self._state:
+            self._programs.clear()
+            self._state = state
+        program = self._programs.get(num_rows)
+        if program is not None:
+            self._programs.move_to_end(num_rows)
+            self.num_replayed += 1
+            return program.run(inputs)
+        if num_rows not in self._seen:
+            self._seen.add(num_rows)
+            return run()
+        return self._record(num_rows, inputs, run)
+
+    def _record(self, num_rows: int, inputs: Sequence[Tensor], run: Callable[[], Tensor]) -> Tensor:
+        if self._arena is None:
+            self._arena = Arena(_ARENA_BYTES)
+        try:
+            output, self._programs[num_rows] = record(run, inputs, self._arena)
+        except NotRecordable as reason:
+            self.why_not = str(reason)
+            return run()
+        if len(self._programs) > _MAX_PROGRAMS:
+            self._programs.popitem(last=False)
+        return output
+
+    def _model_state(self) -> tuple[object, ...]:
+        """What recordings rest on: equal states, equal calls."""
+        addresses = [None if (t := d[name]) is None else t.data_ptr() for d, name in self._tensors]
+        return (*addresses, sum(map(len, self._hooks)), product_choice())
