@@ -21,7 +21,7 @@ class Rows:
     """What goes through the model, in one order for all arrays."""
 
     token_ids_T: np.ndarray
-    """int64; T is a multiple of 8, since below it the bits of a matrix product depend on the row count."""
+    """int64; T is at most 8, or a multiple of 8: full tiles of the matrix products, and few different shapes."""
     row_sequence_T: np.ndarray
     """int32 index into the page table; 0 for padding rows."""
     row_position_T: np.ndarray
@@ -83,7 +83,7 @@ def _rows(computing: list[ScheduledRows]) -> Rows:
     start_B = np.array([scheduled.sequence.num_computed for scheduled in computing], np.int64)
     count_B = np.array([scheduled.num_rows for scheduled in computing], np.int64)
     num_rows = int(count_B.sum())
-    padded = num_rows + -num_rows % ROW_MULTIPLE
+    padded = num_rows if num_rows < ROW_MULTIPLE else num_rows + -num_rows % ROW_MULTIPLE
     rows = Rows(
         token_ids_T=np.zeros(padded, np.int64),
         row_sequence_T=np.zeros(padded, np.int32),
