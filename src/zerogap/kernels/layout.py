@@ -4,7 +4,7 @@ T packed rows, B sequences, L positions of one sequence, W filled page slots.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,7 +15,10 @@ from zerogap.kernels.constants import PAGE_SIZE
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Who sees what in one forward. Read-only; valid as long as the pages are."""
+    """Who sees what in one forward. Read-only; valid as long as the pages are.
+
+    One plan serves all layers: what depends on it alone is worked out by the first of them.
+    """
 
     page_table_BP: Tensor
     """int32 [B, pages]: pages of each sequence in absolute order; entries past its length are not read."""
@@ -23,6 +26,10 @@ class AttentionPlan:
     """int32 [T]: the sequence a query row belongs to (0 for padding rows)."""
     row_position_T: Tensor
     """int32 [T]: the row sees keys [0, position] of its sequence; -1 marks a padding row, whose output is 0."""
+    work: dict[tuple[int, ...], Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """How the C++ kernels cut this plan into work, by number of heads, pages and threads; theirs alone."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,6 @@ class PackedLayout:
     """int64 [W]: packed row of each page slot that is filled, ascending."""
     write_slot_W: Tensor
     """int64 [W]: the slot; one row fills several slots where a shared prompt ends inside a page."""
-    component_B: Tensor
-    """int32 [B]: sequences that share pages, directly or through others, hence key and value gradients, have one
-    number: their lowest index."""
 
 
 def build_packed_layout(
@@ -56,7 +60,6 @@ def build_packed_layout(
     """
     page_of: dict[tuple[int, bytes], int] = {}
     tables: list[list[int]] = []
-    users_of_page: list[list[int]] = []
     row_sequence = np.zeros(num_rows, np.int32)
     row_position = np.full(num_rows, -1, np.int32)
     write_rows, write_slots = [], []
@@ -69,11 +72,9 @@ def build_packed_layout(
             key = (begin, on_page.tobytes())
             page = page_of.get(key)
             if page is None:
-                page = page_of[key] = len(users_of_page)
-                users_of_page.append([])
+                page = page_of[key] = len(page_of)
                 write_rows.append(on_page)
                 write_slots.append(page * PAGE_SIZE + np.arange(len(on_page)))
-            users_of_page[page].append(b)
             table.append(page)
         tables.append(table)
     _check_positions(row_position, key_rows)
@@ -88,28 +89,10 @@ def build_packed_layout(
     )
     return PackedLayout(
         plan,
-        len(users_of_page),
+        len(page_of),
         torch.from_numpy(rows[order]),
         torch.from_numpy(slots[order].astype(np.int64)),
-        torch.from_numpy(_components(users_of_page, len(key_rows))),
     )
-
-
-def _components(users_of_page: list[list[int]], num_sequences: int) -> np.ndarray:
-    """int32 [B]: the smallest sequence that each one is linked to by shared pages (union-find)."""
-    parent = list(range(num_sequences))
-
-    def root(b: int) -> int:
-        while parent[b] != b:
-            parent[b] = parent[parent[b]]
-            b = parent[b]
-        return b
-
-    for users in users_of_page:
-        for b in users[1:]:
-            low, high = sorted((root(users[0]), root(b)))
-            parent[high] = low
-    return np.array([root(b) for b in range(num_sequences)], np.int32)
 
 
 def _claim_rows(

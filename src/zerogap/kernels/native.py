@@ -41,8 +41,9 @@ _SIGNATURES = {
     "zg_qkv_rope": "ppppppppiiiif",
     "zg_qkv_rope_backward": "ppppppppppiiiiif",
     "zg_write_kv": "ppppippii",
-    "zg_paged_attention": "ppppippppiiiif",
-    "zg_packed_attention_backward": "ppppppppippppppiiiif",
+    "zg_attention_plan": "piippiiiiiipi",
+    "zg_paged_attention": "ppppppiiiif",
+    "zg_packed_attention_backward": "pppppppppppiiiif",
     "zg_gather_slots": "pppipii",
     "zg_add_chunk": "piipppppp",
     "zg_log_sum_exp": "pppi",
@@ -51,7 +52,7 @@ _SIGNATURES = {
 }
 """Arguments of every C function, a letter each: pointer, int64, float."""
 
-_RETURN_INT64 = {"zg_embedding", "zg_has_gemm", "zg_panel_columns"}
+_RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_has_gemm", "zg_panel_columns"}
 
 
 def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.float32) -> int | None:
@@ -71,15 +72,15 @@ def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.floa
     return tensor.data_ptr()
 
 
-def _plan(plan: AttentionPlan, num_rows: int) -> tuple[object, ...]:
-    """(table, its row stride, row_sequence, row_position) of a plan for ``num_rows`` rows."""
-    table = plan.page_table_BP
-    return (
-        _pointer(table, *table.shape, dtype=torch.int32),
-        table.shape[1],
-        _pointer(plan.row_sequence_T, num_rows, dtype=torch.int32),
-        _pointer(plan.row_position_T, num_rows, dtype=torch.int32),
-    )
+def _most_work(
+    num_rows: int, table_width: int, num_kv_heads: int, head_dim: int, num_threads: int
+) -> int:
+    """int32 that no plan of these shapes exceeds (``cpp/attention_plan.h``): memory is not touched until it is used."""
+    # A row has a block of its own at worst, and a step for each 4 pages, at each branch of its table, and at its end.
+    steps = num_rows * (table_width // 4 + 3)
+    # No more than 8 blocks a thread are large enough to be split, each into parts of scores and of dims.
+    split = min(num_rows, 8 * num_threads) * (2 * num_threads + head_dim // PAGE_SIZE)
+    return 8 + num_rows * (2 + 1 + 8) + 12 * steps + 5 * num_kv_heads * (num_rows + split)
 
 
 def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
@@ -331,36 +332,78 @@ class NativeKernels:
     def write_kv(
         self,
         k: Tensor,
-        v: Tensor,
+        v: Tensor | None,
         slots: Tensor,
         k_pages: Tensor,
-        v_pages: Tensor,
+        v_pages: Tensor | None,
         rows: Tensor | None = None,
     ) -> None:
-        """Row ``rows[i]`` (or i) to ``slots[i]``."""
+        """Row ``rows[i]`` (or i) to ``slots[i]``: of k in [P, K, H, S], and of v, if given, in [P, K, S, H]."""
         num_rows, num_kv_heads, head_dim = k.shape
         num_pages, num_slots = len(k_pages), num_rows if rows is None else len(rows)
         self._call("zg_write_kv", _pointer(k, num_rows, num_kv_heads, head_dim),
                    _pointer(v, num_rows, num_kv_heads, head_dim), _pointer(rows, num_slots, dtype=torch.int64),
                    _pointer(slots, num_slots, dtype=torch.int64), num_slots,
                    _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
-                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim),
-                   num_kv_heads, head_dim)  # fmt: skip
+                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), num_kv_heads,
+                   head_dim)  # fmt: skip
 
-    def fill_pages(self, k: Tensor, v: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
-        """Packed rows as (k [P, K, H, S], v [P, K, S, H]); unwritten slots are 0."""
-        num_kv_heads, head_dim = k.shape[1:]
-        k_pages = k.new_zeros(layout.num_pages, num_kv_heads, head_dim, PAGE_SIZE)
-        v_pages = k.new_zeros(layout.num_pages, num_kv_heads, PAGE_SIZE, head_dim)
-        self.write_kv(
-            k.contiguous(),
-            v.contiguous(),
-            layout.write_slot_W,
-            k_pages,
-            v_pages,
-            layout.write_row_W,
+    def fill_pages(
+        self, by_dim: Tensor, by_slot: Tensor, layout: PackedLayout
+    ) -> tuple[Tensor, Tensor]:
+        """Packed rows of two tensors as pages [P, K, H, S] and [P, K, S, H]; unwritten slots are 0."""
+        num_kv_heads, head_dim = by_dim.shape[1:]
+        pages_by_dim = by_dim.new_zeros(layout.num_pages, num_kv_heads, head_dim, PAGE_SIZE)
+        pages_by_slot = by_dim.new_zeros(layout.num_pages, num_kv_heads, PAGE_SIZE, head_dim)
+        self.write_kv(by_dim.contiguous(), by_slot.contiguous(), layout.write_slot_W, pages_by_dim,
+                      pages_by_slot, layout.write_row_W)  # fmt: skip
+        return pages_by_dim, pages_by_slot
+
+    def attention_work(
+        self, plan: AttentionPlan, *, num_rows: int, num_pages: int, num_heads: int, num_kv_heads: int, head_dim: int
+    ) -> Tensor:  # fmt: skip
+        """int32 array of ``cpp/attention_plan.h``: computed by a plan's first layer, used by all.
+
+        Raises:
+            KernelError: a row reads an entry that the page table does not have, or a page that is not there.
+        """
+        is_recording = (
+            self._tape is not None
+        )  # the first layer's call is part of what is made again
+        key = (
+            num_rows,
+            num_pages,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            torch.get_num_threads(),
+            is_recording,
         )
-        return k_pages, v_pages
+        work = plan.work.get(key)
+        if work is None:
+            work = plan.work[key] = self._attention_work(plan, *key[:-1])
+        return work
+
+    def _attention_work(
+        self, plan: AttentionPlan, num_rows: int, num_pages: int, num_heads: int, num_kv_heads: int, head_dim: int,
+        num_threads: int,
+    ) -> Tensor:  # fmt: skip
+        table = plan.page_table_BP
+        num_sequences, width = table.shape
+        size = _most_work(num_rows, width, num_kv_heads, head_dim, num_threads)
+        work = torch.empty(size, dtype=torch.int32)
+        row = self._call("zg_attention_plan", _pointer(table, num_sequences, width, dtype=torch.int32),
+                         num_sequences, width, _pointer(plan.row_sequence_T, num_rows, dtype=torch.int32),
+                         _pointer(plan.row_position_T, num_rows, dtype=torch.int32), num_rows, num_pages,
+                         num_heads // num_kv_heads, num_kv_heads, head_dim, num_threads,
+                         _pointer(work, size, dtype=torch.int32), size)  # fmt: skip
+        assert row is not None
+        assert row != -2, "_most_work is too little"
+        if row >= 0:
+            sequence, position = int(plan.row_sequence_T[row]), int(plan.row_position_T[row])
+            msg = f"query row {row} reads position {position} of sequence {sequence}, which needs a page that does not exist: the page table is {num_sequences} x {width} and there are {num_pages} pages of {PAGE_SIZE}; pass a table that covers every row"
+            raise KernelError(msg)
+        return work
 
     def paged_attention(
         self,
@@ -375,48 +418,50 @@ class NativeKernels:
         """(out [T, N, H], log-sum-exp [T, N] if asked)."""
         num_rows, num_heads, head_dim = q.shape
         num_pages, num_kv_heads = k_pages.shape[:2]
+        work = self.attention_work(plan, num_rows=num_rows, num_pages=num_pages, num_heads=num_heads,
+                                   num_kv_heads=num_kv_heads, head_dim=head_dim)  # fmt: skip
         out = torch.empty_like(q)
         lse = q.new_empty(num_rows, num_heads) if with_lse else None
         self._call("zg_paged_attention", _pointer(q, num_rows, num_heads, head_dim),
                    _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
-                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), *_plan(plan, num_rows),
-                   _pointer(out, num_rows, num_heads, head_dim), _pointer(lse, num_rows, num_heads),
-                   num_rows, num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
+                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), work.data_ptr(),
+                   _pointer(out, num_rows, num_heads, head_dim), _pointer(lse, num_rows, num_heads), num_rows,
+                   num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
         return out, lse
 
     def packed_attention_backward(
         self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
         layout: PackedLayout, scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """(dq, dk, dv) of packed rows."""
-        (num_rows, num_heads, head_dim), num_kv_heads = q.shape, k.shape[1]
-        grad, k, v = grad.contiguous(), k.contiguous(), v.contiguous()
-        delta = (grad * out).sum(-1)
-        k_pages, v_pages = self.fill_pages(k, v, layout)
-        # The backward needs keys along head dims as well, and values along keys.
-        k_rows, v_transposed = (
-            k_pages.transpose(2, 3).contiguous(),
-            v_pages.transpose(2, 3).contiguous(),
+        """(dq, dk, dv) of packed rows; the same bits for every number of threads."""
+        (num_rows, num_heads, head_dim), num_kv_heads, num_pages = (
+            q.shape,
+            k.shape[1],
+            layout.num_pages,
         )
-        dk_pages, dv_pages = torch.zeros_like(v_pages), torch.zeros_like(v_pages)
+        grad, k, v = grad.contiguous(), k.contiguous(), v.contiguous()
+        # The backward needs keys along head dims as well, and values along keys.
+        k_by_dim, k_by_slot = self.fill_pages(k, k, layout)
+        v_by_dim = torch.zeros_like(k_by_dim)
+        self.write_kv(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
+        dk_pages, dv_pages = torch.zeros_like(k_by_slot), torch.zeros_like(k_by_slot)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         by_row = (num_rows, num_heads, head_dim)
-        by_dim = (layout.num_pages, num_kv_heads, head_dim, PAGE_SIZE)
-        by_slot = (layout.num_pages, num_kv_heads, PAGE_SIZE, head_dim)
+        by_dim = (num_pages, num_kv_heads, head_dim, PAGE_SIZE)
+        by_slot = (num_pages, num_kv_heads, PAGE_SIZE, head_dim)
+        work = self.attention_work(layout.plan, num_rows=num_rows, num_pages=num_pages, num_heads=num_heads,
+                                   num_kv_heads=num_kv_heads, head_dim=head_dim)  # fmt: skip
         self._call("zg_packed_attention_backward", _pointer(grad, *by_row), _pointer(q, *by_row),
-                   _pointer(delta, num_rows, num_heads), _pointer(lse, num_rows, num_heads),
-                   _pointer(k_pages, *by_dim), _pointer(k_rows, *by_slot), _pointer(v_transposed, *by_dim),
-                   *_plan(layout.plan, num_rows),
-                   _pointer(layout.component_B, len(layout.component_B), dtype=torch.int32),
-                   _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot),
-                   num_rows, num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
+                   _pointer(out, *by_row), _pointer(lse, num_rows, num_heads), _pointer(k_by_dim, *by_dim),
+                   _pointer(k_by_slot, *by_slot), _pointer(v_by_dim, *by_dim), work.data_ptr(),
+                   _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot), num_pages,
+                   num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
         num_slots = len(layout.write_row_W)
         for pages, rows in ((dk_pages, dk), (dv_pages, dv)):
             self._call("zg_gather_slots", _pointer(pages, *by_slot),
                        _pointer(layout.write_row_W, num_slots, dtype=torch.int64),
                        _pointer(layout.write_slot_W, num_slots, dtype=torch.int64), num_slots,
-                       _pointer(rows, num_rows, num_kv_heads, head_dim),
-                       num_kv_heads, head_dim)  # fmt: skip
+                       _pointer(rows, num_rows, num_kv_heads, head_dim), num_kv_heads, head_dim)  # fmt: skip
         return dq, dk, dv
 
     # ------------------------------------------------------------ head

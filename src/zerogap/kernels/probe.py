@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from zerogap.kernels.constants import FIXED_TILE, ROW_MULTIPLE
+from zerogap.kernels.constants import FIXED_TILE, PAGE_SIZE, ROW_MULTIPLE
 from zerogap.kernels.linear import linear_rows, row_gemm
 from zerogap.kernels.native import native
 
@@ -63,12 +63,20 @@ def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     return probe
 
 
-def kernel_report() -> str:
-    """One line: which kernels run here, on how many threads, and why not the fast ones if so."""
+def kernel_report(head_dim: int | None = None) -> str:
+    """One line: which kernels run here, on how many threads, and why not the fast ones if so.
+
+    Args:
+        head_dim: of the model that runs, if one is known: attention may have no C++ path for it.
+    """
     rows = f"multiples of {ROW_MULTIPLE}" if row_gemm.tile is None else f"tiles of {row_gemm.tile}"
     is_own = native.library is not None and native.has_gemm and row_gemm.tile is None
     products = "matrix products in C++" if is_own else f"BLAS on rows in {rows}"
     threads = f"{torch.get_num_threads()} threads, {products}"
-    if native.library is not None:
-        return f"kernels: native C++ ({threads})"
-    return f"kernels: torch reference, slow ({threads}); {native.why_not}"
+    if native.library is None:
+        return f"kernels: torch reference, slow ({threads}); {native.why_not}"
+    if head_dim is not None and not native.handles_head_dim(head_dim):
+        threads += (
+            f"; attention in torch, slow: {PAGE_SIZE} does not divide the head dim {head_dim}"
+        )
+    return f"kernels: native C++ ({threads})"

@@ -338,15 +338,18 @@ class TrainingRun:
     # ------------------------------------------------------------ setting up
 
     def _check_numerics(self, policy: Policy) -> None:
+        head_dim = policy.model.config.head_dim
         if self.config.numerics == "fast":
-            self._say(f"{kernel_report()}; numerics: fast, the gap is measured and may be open")
+            self._say(
+                f"{kernel_report(head_dim)}; numerics: fast, the gap is measured and may be open"
+            )
             return
         probe = policy.probe()
         if not probe.is_exact:
             shapes = ", ".join(f"{i}x{o} at {rows} rows" for i, o, rows in probe.failures[:3])
             msg = f'numerics = "exact": matrix products on this machine give a row other bits beside other rows ({shapes}), even in fixed tiles; set numerics = "fast", or another number of threads with ZEROGAP_THREADS'
             raise ConfigError(msg)
-        self._say(f"{kernel_report()}; numerics: exact, probed on this model's shapes")
+        self._say(f"{kernel_report(head_dim)}; numerics: exact, probed on this model's shapes")
 
     def _warn_of_truncation(self) -> None:
         sampling = self.config.rollout.sampling.params()

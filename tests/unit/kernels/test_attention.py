@@ -207,13 +207,6 @@ def test_siblings_share_whole_pages_and_copy_the_page_where_their_prompt_ends():
     assert slots_of_row[2 * PAGE_SIZE : prompt].tolist() == [3] * 3
 
 
-def test_components_are_linked_through_any_shared_page():
-    page = PAGE_SIZE
-    # 1 shares page 0 with 0; 3 shares pages 0 and 1 with 1; 2 is alone; 4 shares less than a page.
-    nodes = [(None, 0, page), (0, page, page), (None, 0, 3), (1, 2 * page, 2), (0, 5, 9)]
-    assert packed_tree(nodes).layout.component_B.tolist() == [0, 0, 2, 0, 4]
-
-
 def test_rows_at_the_same_place_of_other_sequences_are_not_taken_for_a_shared_page():
     first, second = np.arange(20), np.arange(20, 40)
     layout = build_packed_layout([first, second], [0, 0], 40)

@@ -74,3 +74,11 @@ def test_the_report_names_the_path_and_the_threads():
         assert kernel_report().endswith("; a test chose torch")
     with running_on("native"):
         assert kernel_report().startswith(f"kernels: native C++ ({threads}, ")
+
+
+def test_the_report_says_when_attention_has_no_fast_path_for_the_model():
+    with running_on("native"):
+        assert kernel_report(64) == kernel_report()
+        assert "attention in torch, slow: 16 does not divide the head dim 20" in kernel_report(20)
+    with running_on("torch"):
+        assert "head dim" not in kernel_report(20)

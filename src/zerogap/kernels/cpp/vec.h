@@ -111,6 +111,19 @@ inline vec where_ge(vec x, vec bound, vec a, vec b) ZG_LANES(x.v[i] >= bound.v[i
 #endif
 
 // Fixed tree: lane i with i + 8, then 4, 2, 1.
+#if defined(__AVX512F__)
+#define ZG_TREE(name, op)                                                                       \
+  inline float name(vec a) {                                                                    \
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.r), 1));     \
+    const __m256 y = _mm256_##op##_ps(_mm512_castps512_ps256(a.r), high);                       \
+    __m128 x = _mm_##op##_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));           \
+    x = _mm_##op##_ps(x, _mm_movehl_ps(x, x));                                                  \
+    return _mm_cvtss_f32(_mm_##op##_ss(x, _mm_movehdup_ps(x)));                                 \
+  }
+ZG_TREE(sum_lanes, add)
+ZG_TREE(max_lanes, max)
+#undef ZG_TREE
+#else
 inline float sum_lanes(vec a) {
   float t[W];
   store(t, a);
@@ -125,6 +138,7 @@ inline float max_lanes(vec a) {
     for (int i = 0; i < step; ++i) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
   return t[0];
 }
+#endif
 
 // First n lanes from p, the rest = fill.
 inline vec load_partial(const float* p, int n, float fill) {
