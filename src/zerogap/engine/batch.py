@@ -15,6 +15,9 @@ from zerogap.engine.sampling import build_sampling_rows
 from zerogap.engine.sequence import ScoreTask, Sequence
 from zerogap.kernels import PAGE_SIZE, ROW_MULTIPLE, SamplingRows
 
+_LEAST_WIDTH = 16
+"""Pages of the narrowest page table."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -29,7 +32,7 @@ class Rows:
     slots_T: np.ndarray
     """int64 slot that each row's key and value is written to; -1 for padding rows."""
     page_table_BP: np.ndarray
-    """int32"""
+    """int32; B is T, and the width a power of two: few different shapes. Entries that no row needs are 0."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def _rows(computing: list[ScheduledRows]) -> Rows:
         row_sequence_T=np.zeros(padded, np.int32),
         row_position_T=np.full(padded, -1, np.int32),
         slots_T=np.full(padded, -1, np.int64),
-        page_table_BP=_page_table(computing),
+        page_table_BP=_page_table(computing, padded),
     )
     if computing:
         first_B = np.cumsum(count_B) - count_B
@@ -108,9 +111,10 @@ def _ids(scheduled: ScheduledRows) -> np.ndarray:
     return scheduled.sequence.token_ids[start : start + scheduled.num_rows]
 
 
-def _page_table(computing: list[ScheduledRows]) -> np.ndarray:
-    width = max((scheduled.sequence.num_pages for scheduled in computing), default=1)
-    page_table_BP = np.zeros((max(1, len(computing)), width), np.int32)
+def _page_table(computing: list[ScheduledRows], num_rows: int) -> np.ndarray:
+    longest = max((scheduled.sequence.num_pages for scheduled in computing), default=1)
+    width = max(_LEAST_WIDTH, 1 << (longest - 1).bit_length())
+    page_table_BP = np.zeros((max(1, num_rows), width), np.int32)
     for row, scheduled in enumerate(computing):
         sequence = scheduled.sequence
         page_table_BP[row, : sequence.num_pages] = sequence.pages[: sequence.num_pages]

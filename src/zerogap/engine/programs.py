@@ -1,15 +1,15 @@
-"""Recorded forward passes, one for each number of rows, while the model stays what it was.
+"""Recorded forward passes, one for each shape of inputs, while the model stays what it was.
 
-A decode step runs the same kernels as the one before with other inputs. From the second time that a number of rows occurs,
-its pass is recorded (``kernels.program``) and then repeated without Python between the kernels. Whatever could make
+A decode step runs the same kernels as the one before with other inputs. From the second time that its shapes occur, a pass is recorded (``kernels.program``) and then repeated without Python between the kernels. Whatever could make
 a recording wrong throws all of them away: another address of a weight, another kernel library, a hook on a module.
 A model that computes something with torch between the kernels cannot be recorded; it runs as before,
 and ``why_not`` says what stood in the way.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from zerogap.kernels import Arena, NotRecordable, Program, product_choice, record
@@ -31,8 +31,8 @@ class ForwardPrograms:
             (d, name) for m in modules for d in (m._parameters, m._buffers) for name in d
         ]
         self._hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
-        self._programs: OrderedDict[int, Program] = OrderedDict()
-        self._seen: set[int] = set()
+        self._programs: OrderedDict[Hashable, Program] = OrderedDict()
+        self._seen: set[Hashable] = set()
         self._arena: Arena | None = None
         self._state: tuple[object, ...] = ()
         self.why_not: str | None = None
@@ -40,35 +40,41 @@ class ForwardPrograms:
         self.num_replayed = 0
         """Passes that were run from a recording."""
 
-    def forward(self, num_rows: int, inputs: Sequence[Tensor], run: Callable[[], Tensor]) -> Tensor:
+    def forward(
+        self, inputs: Sequence[Tensor], places: Sequence[Tensor], run: Callable[[], Tensor]
+    ) -> Tensor:
         """``run()``, or the same from a recording; its result is valid until the next call.
 
         Args:
-            num_rows: rows of the pass; with it, all shapes but those of the attention's work are given.
-            inputs: every tensor that ``run`` reads and that is another one each time.
+            inputs: every tensor that ``run`` reads and that is another one each time, the token ids first; their
+                shapes decide which recording fits.
+            places: tensors that ``run`` reads or writes where they are, beside the model's own.
             run: the pass itself.
         """
-        if num_rows > _MAX_ROWS or self.why_not is not None:
+        if len(inputs[0]) > _MAX_ROWS or self.why_not is not None:
             return run()
-        state = self._model_state()
+        state = self._model_state(places)
         if state != self._state:
             self._programs.clear()
             self._state = state
-        program = self._programs.get(num_rows)
+        shapes = tuple(tensor.shape for tensor in inputs)
+        program = self._programs.get(shapes)
         if program is not None:
-            self._programs.move_to_end(num_rows)
+            self._programs.move_to_end(shapes)
             self.num_replayed += 1
             return program.run(inputs)
-        if num_rows not in self._seen:
-            self._seen.add(num_rows)
+        if shapes not in self._seen:
+            self._seen.add(shapes)
             return run()
-        return self._record(num_rows, inputs, run)
+        return self._record(shapes, inputs, run)
 
-    def _record(self, num_rows: int, inputs: Sequence[Tensor], run: Callable[[], Tensor]) -> Tensor:
+    def _record(
+        self, shapes: Hashable, inputs: Sequence[Tensor], run: Callable[[], Tensor]
+    ) -> Tensor:
         if self._arena is None:
             self._arena = Arena(_ARENA_BYTES)
         try:
-            output, self._programs[num_rows] = record(run, inputs, self._arena)
+            output, self._programs[shapes] = record(run, inputs, self._arena)
         except NotRecordable as reason:
             self.why_not = str(reason)
             return run()
@@ -76,7 +82,8 @@ class ForwardPrograms:
             self._programs.popitem(last=False)
         return output
 
-    def _model_state(self) -> tuple[object, ...]:
+    def _model_state(self, places: Sequence[Tensor]) -> tuple[object, ...]:
         """What recordings rest on: equal states, equal calls."""
         addresses = [None if (t := d[name]) is None else t.data_ptr() for d, name in self._tensors]
-        return (*addresses, sum(map(len, self._hooks)), product_choice())
+        addresses += [tensor.data_ptr() for tensor in places]
+        return (*addresses, torch.get_num_threads(), sum(map(len, self._hooks)), product_choice())

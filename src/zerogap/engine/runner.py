@@ -17,6 +17,7 @@ from torch import Tensor
 
 from zerogap.engine.batch import Batch, Draws, Rows, Scores
 from zerogap.engine.kv_memory import untouched_zeros
+from zerogap.engine.programs import ForwardPrograms
 from zerogap.errors import NumericsError
 from zerogap.kernels import (
     PAGE_SIZE,
@@ -100,6 +101,7 @@ class ModelRunner:
         self._v_shape = (config.num_layers, num_pages, heads, PAGE_SIZE, size)
         self._k_LPKHS, self._v_LPKSH = self._cache(self._k_shape), self._cache(self._v_shape)
         self._logits = LogitsBuffer()
+        self._programs = ForwardPrograms(model)
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -137,15 +139,22 @@ class ModelRunner:
     def _forward(self, rows: Rows) -> Tensor:
         if not len(rows.token_ids_T):
             return self._zeros(0, self._model.config.hidden_size)
-        plan = AttentionPlan(
+        token_ids_T, slots_T = self._tensor(rows.token_ids_T), self._tensor(rows.slots_T)
+        positions_T = self._tensor(np.maximum(rows.row_position_T, 0).astype(np.int64))
+        seen_by = [
             self._tensor(rows.page_table_BP),
             self._tensor(rows.row_sequence_T),
             self._tensor(rows.row_position_T),
-        )
-        slots_T = self._tensor(rows.slots_T)
-        attention = PagedAttention(self._k_LPKHS, self._v_LPKSH, plan, slots_T, self._scale)
-        positions_T = self._tensor(np.maximum(rows.row_position_T, 0).astype(np.int64))
-        return self._model(self._tensor(rows.token_ids_T), positions_T, attention)
+        ]
+
+        def forward() -> Tensor:
+            attention = PagedAttention(
+                self._k_LPKHS, self._v_LPKSH, AttentionPlan(*seen_by), slots_T, self._scale
+            )
+            return self._model(token_ids_T, positions_T, attention)
+
+        inputs = [token_ids_T, positions_T, slots_T, *seen_by]
+        return self._programs.forward(inputs, [self._k_LPKHS, self._v_LPKSH], forward)
 
     def _hidden_to_draw(self, hidden_TD: Tensor, draws: Draws) -> Tensor:
         """The rows that are drawn from; siblings that fork a prompt bring the hidden state along."""

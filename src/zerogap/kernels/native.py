@@ -9,6 +9,7 @@ All tensors are contiguous and on CPU, float32 unless a dtype is named; another 
 import ctypes
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,6 +94,15 @@ def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
     return functions
 
 
+@dataclass(frozen=True)
+class KernelCall:
+    """A C function, what it was called with and what it returned."""
+
+    function: Callable[..., int | None]
+    arguments: list[Any]
+    result: int | None
+
+
 class NativeKernels:
     """Lazily built C++ kernels."""
 
@@ -100,7 +110,7 @@ class NativeKernels:
         self._library: ctypes.CDLL | None = None
         self._functions: dict[str, Callable[..., int | None]] = {}
         self._has_gemm, self._panel_columns = False, 1
-        self._tape: list[tuple[Callable[..., int | None], list[Any]]] | None = None
+        self._tape: list[KernelCall] | None = None
         self.why_not: str | None = None
         """Why the torch reference runs instead; None while the library is usable."""
 
@@ -143,13 +153,14 @@ class NativeKernels:
 
     def _call(self, name: str, *arguments: object) -> int | None:
         function = self._functions[name]
+        result = function(*arguments)
         if self._tape is not None:
-            self._tape.append((function, list(arguments)))
-        return function(*arguments)
+            self._tape.append(KernelCall(function, list(arguments), result))
+        return result
 
     @contextmanager
-    def recording(self, tape: list[tuple[Callable[..., int | None], list[Any]]]) -> Generator[None]:
-        """Within it, every call is made and appended to ``tape`` as (function, arguments)."""
+    def recording(self, tape: list[KernelCall]) -> Generator[None]:
+        """Within it, every call is made and appended to ``tape``."""
         assert self._tape is None, "one recording at a time"
         self._tape = tape
         try:

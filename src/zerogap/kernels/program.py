@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zerogap.errors import ZerogapError
-from zerogap.kernels.native import native
+from zerogap.errors import KernelError, ZerogapError
+from zerogap.kernels.native import KernelCall, native
 
 _ALIGNMENT = 64
 _aten = torch.ops.aten
@@ -91,7 +91,7 @@ class Program:
 
     def __init__(
         self,
-        calls: list[tuple[Callable[..., int | None], list[Any]]],
+        calls: list[KernelCall],
         inputs: Sequence[Tensor],
         output: Tensor,
         kept: object,
@@ -101,7 +101,7 @@ class Program:
         for tensor in inputs:
             pointer = tensor.data_ptr()
             self._places.append(
-                [(args, i) for _, args in calls for i, a in enumerate(args) if a == pointer]
+                [(c.arguments, i) for c in calls for i, a in enumerate(c.arguments) if a == pointer]
             )
 
     @property
@@ -110,13 +110,19 @@ class Program:
         return len(self._calls)
 
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
-        """The output for inputs of the recorded shapes; it is overwritten by the next run of any program of the arena."""
+        """The output for inputs of the recorded shapes; overwritten by the next run of any program of the arena.
+
+        Raises:
+            KernelError: a kernel found fault with its input, which it did not when the pass was recorded.
+        """
         for tensor, places in zip(inputs, self._places, strict=True):
             pointer = tensor.data_ptr()
             for args, i in places:
                 args[i] = pointer
-        for function, args in self._calls:
-            function(*args)
+        for call in self._calls:
+            if call.function(*call.arguments) != call.result:
+                msg = f"{call.function.__name__} refuses an input of a recorded pass; run the pass without recording to see why"
+                raise KernelError(msg)
         return self._output
 
 
@@ -170,7 +176,7 @@ def record(
         NotRecordable: the pass computes something with torch, or with kernels that are not C++; what it did is undone by
             running it again without recording.
     """
-    calls: list[tuple[Callable[..., int | None], list[Any]]] = []
+    calls: list[KernelCall] = []
     with torch.no_grad(), native.recording(calls), _RecordingMode(arena):
         output = forward()
     if not calls:

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from zerogap.engine.batch import build_batch
 from zerogap.engine.plan import StepPlan
@@ -30,12 +31,31 @@ def test_rows_carry_ids_positions_slots_and_their_sequence():
     plan.add(sequence(3, pages=[7]), 2)
     batch = build_batch(plan)
     rows = batch.rows
-    assert rows.token_ids_T.tolist() == [114, 115, 116, 117, 100, 101, 0, 0]
-    assert rows.row_sequence_T.tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
-    assert rows.row_position_T.tolist() == [14, 15, 16, 17, 0, 1, -1, -1]
-    assert rows.slots_T.tolist() == [94, 95, 32, 33, 112, 113, -1, -1]
-    assert rows.page_table_BP.tolist() == [[5, 2], [7, 0]]
+    assert rows.token_ids_T.tolist() == [114, 115, 116, 117, 100, 101]
+    assert rows.row_sequence_T.tolist() == [0, 0, 0, 0, 1, 1]
+    assert rows.row_position_T.tolist() == [14, 15, 16, 17, 0, 1]
+    assert rows.slots_T.tolist() == [94, 95, 32, 33, 112, 113]
+    assert rows.page_table_BP[:, :2].tolist() == [[5, 2], [7, 0], *[[0, 0]] * 4]
+    assert not rows.page_table_BP[:, 2:].any()
     assert batch.draws.row_R.tolist() == [3], "only a sequence that misses nothing draws"
+
+
+@pytest.mark.parametrize(("num_rows", "padded"), [(1, 1), (7, 7), (8, 8), (9, 16), (17, 24)])
+def test_from_eight_rows_on_the_last_tile_is_filled_with_rows_that_nobody_sees(num_rows, padded):
+    plan = StepPlan(100)
+    plan.add(sequence(40, pages=[5, 2, 4]), num_rows)
+    rows = build_batch(plan).rows
+    assert rows.token_ids_T[num_rows:].tolist() == [0] * (padded - num_rows)
+    assert rows.row_position_T[num_rows:].tolist() == [-1] * (padded - num_rows)
+    assert rows.slots_T[num_rows:].tolist() == [-1] * (padded - num_rows)
+    assert rows.page_table_BP.shape == (padded, 16)
+
+
+@pytest.mark.parametrize(("num_pages", "width"), [(1, 16), (16, 16), (17, 32), (33, 64)])
+def test_the_page_table_has_few_widths(num_pages, width):
+    plan = StepPlan(2000)
+    plan.add(sequence(16 * num_pages, pages=list(range(num_pages))), 1)
+    assert build_batch(plan).rows.page_table_BP.shape == (1, width)
 
 
 def test_a_sequence_without_rows_draws_from_its_siblings_prompt():
@@ -47,7 +67,7 @@ def test_a_sequence_without_rows_draws_from_its_siblings_prompt():
     assert batch.draws.row_R.tolist() == [-1, 0]
     assert batch.draws.sequences[0] is forked
     assert batch.rows.row_sequence_T[0] == 0
-    assert batch.rows.page_table_BP.tolist() == [[3]]
+    assert batch.rows.page_table_BP[:, :1].tolist() == [[3]]
 
 
 def test_a_step_may_have_no_rows_at_all():

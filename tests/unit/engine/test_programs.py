@@ -1,0 +1,126 @@
+"""Recorded passes of the engine: the same bits as without, and thrown away when anything under them moves."""
+
+import pytest
+import torch
+from helpers.tolerance import EXACT
+from torch import nn
+
+from zerogap.engine.programs import ForwardPrograms
+from zerogap.kernels import linear
+from zerogap.kernels.native import native
+
+pytestmark = pytest.mark.skipif(
+    native.library is None or not native.has_gemm, reason="no C++ products on this processor"
+)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16))
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return linear(linear(x, self.weight), self.weight)
+
+
+class Subject:
+    def __init__(self):
+        self.model, self.place = Model(), torch.zeros(3)
+        self.programs = ForwardPrograms(self.model)
+        self.calls = 0
+
+    @torch.no_grad()
+    def __call__(self, x):
+        def run():
+            self.calls += 1
+            return self.model(x)
+
+        out = self.programs.forward([x], [self.place], run).clone()
+        EXACT.check(out, self.model(x))
+        return out
+
+
+@pytest.fixture
+def subject():
+    return Subject()
+
+
+def warm(subject, num_rows=4):
+    for _ in range(3):
+        subject(torch.randn(num_rows, 16))
+
+
+def test_the_third_pass_of_a_shape_is_replayed(subject):
+    warm(subject)
+    assert (subject.calls, subject.programs.num_replayed) == (2, 1)
+    warm(subject, num_rows=5)
+    assert (subject.calls, subject.programs.num_replayed) == (4, 2)
+
+
+def test_weights_that_are_updated_in_place_keep_the_recording(subject):
+    warm(subject)
+    with torch.no_grad():
+        subject.model.weight.add_(1.0)
+    subject(torch.randn(4, 16))
+    assert subject.programs.num_replayed == 2
+
+
+def replace_parameter(subject):
+    subject.model.weight = nn.Parameter(torch.randn(16, 16))
+
+
+def replace_data(subject):
+    subject.model.weight.data = torch.randn(16, 16)
+
+
+def add_hook(subject):
+    subject.model.inner.register_forward_hook(lambda *_: None)
+
+
+def move_place(subject):
+    subject.place = torch.zeros(3)
+
+
+def change_threads(_subject):
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    "change", [replace_parameter, replace_data, add_hook, move_place, change_threads]
+)
+def test_whatever_a_recording_rests_on_throws_it_away(subject, change):
+    warm(subject)
+    threads, old = torch.get_num_threads(), (subject.place, subject.model.weight.data)
+    try:
+        change(subject)
+        subject(torch.randn(4, 16))
+        assert subject.programs.num_replayed == 1
+        subject(torch.randn(4, 16))
+        assert subject.programs.num_replayed == 2, "recorded again"
+    finally:
+        torch.set_num_threads(threads)
+    assert len(old) == 2  # kept alive, so that an address cannot come back by chance
+
+
+def test_a_model_that_computes_with_torch_is_run_as_it_is_and_the_reason_is_kept(subject):
+    subject.model.forward = lambda x: linear(x, subject.model.weight) + 1.0
+    for _ in range(4):
+        subject(torch.randn(4, 16))
+    assert subject.programs.num_replayed == 0
+    assert "aten" in subject.programs.why_not
+    assert "add" in subject.programs.why_not
+
+
+def test_long_passes_are_not_recorded(subject):
+    warm(subject, num_rows=300)
+    assert subject.programs.num_replayed == 0
+
+
+def test_the_oldest_recording_goes_when_there_are_too_many(subject, monkeypatch):
+    monkeypatch.setattr("zerogap.engine.programs._MAX_PROGRAMS", 2)
+    for num_rows in (1, 2, 3):
+        warm(subject, num_rows)
+    assert len(subject.programs._programs) == 2
+    subject(torch.randn(1, 16))
+    assert subject.programs.num_replayed == 3, "the first was recorded anew"
