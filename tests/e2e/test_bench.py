@@ -12,7 +12,7 @@ from zerogap.data import byte_tokenizer
 from zerogap.data.byte_tokenizer import BYTE_VOCAB_SIZE, EOS_TOKEN_ID
 from zerogap.models import export_hf
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +58,14 @@ def test_a_step(model_folder: str, tmp_path: Path):
     assert "under the roofline" in shown
 
 
-def test_the_other_questions(model_folder: str, tmp_path: Path):
+def test_scaling(model_folder: str, tmp_path: Path):
     scaling = ("scaling", "--sequences", "2,4", "--contexts", "32,600", "--group-size", "2")
     shown, report = bench(*scaling, model=model_folder, tmp_path=tmp_path)
     assert [(c["num_sequences"], c["context"]) for c in report["scaling"]["cells"]] == [(2, 32), (4, 32)]  # fmt: skip
     assert "4 sequences, context 600: left out; the model's longest sequence is 512 tokens" in shown
+
+
+def test_numerics_and_limit(model_folder: str, tmp_path: Path):
     numerics = ("numerics", "--shapes", "1x2x3")
     _, report = bench(*numerics, model=model_folder, tmp_path=tmp_path)
     found = report["numerics"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerogap.bench.flops import ModelShape, generation_work
-from zerogap.bench.peers import Choice, start_rollout
+from zerogap.bench.peers import Choice, VllmSide, start_rollout
 from zerogap.bench.profiling import ProfileTable
 from zerogap.bench.question import Setting
 from zerogap.bench.records import Measured, PeerMeasured
@@ -63,6 +63,8 @@ class Generation:
         self._all_peers = all_peers
         self._model: ModelShape | None = None
         self._runs = {shape: _Runs() for shape in self._shapes}
+        self._versions: dict[str, str] = {}
+        """Of peers in other environments."""
         self.failures: list[str] = []
 
     @property
@@ -119,7 +121,8 @@ class Generation:
 
     def report(self) -> dict[str, Any]:
         """Every shape's numbers, and who did not take part."""
-        return {"shapes": self.results(), "notes": [*self._missing(), *self.failures]}
+        notes = [*self._missing(), *self.failures]
+        return {"shapes": self.results(), "notes": notes, "versions": self._versions}
 
     def results(self) -> list[dict[str, Any]]:
         """Of every shape that has been measured at least once."""
@@ -133,9 +136,10 @@ class Generation:
                 continue
             setting.say(f"rollout: starting {name}")
             try:
-                found[name] = stack.enter_context(
-                    start_rollout(name, self._choice, setting.prepared, shapes)
-                )
+                side = start_rollout(name, self._choice, setting.prepared, shapes)
+                found[name] = stack.enter_context(side)
+                if isinstance(side, VllmSide):
+                    self._versions[name] = side.version
             except BenchmarkError as error:
                 self._fail(setting, name, error)
         return found
@@ -175,7 +179,11 @@ class Generation:
     def _missing(self) -> list[str]:
         asked = [name for name in PEERS if name in self._choice.names]
         reasons = {name: self._choice.why_not(name) for name in asked}
-        return [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
+        notes = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
+        alone = [str(shape) for shape in self._shapes if not self._is_for_peers(shape)]
+        if asked and alone:
+            notes.append(f"{', '.join(alone)}: zerogap alone; --all-peers takes the time for the others")  # fmt: skip
+        return notes
 
     def _result(self, shape: RunShape, runs: _Runs) -> dict[str, Any]:
         model = self._model
@@ -213,8 +221,11 @@ def roofline_table(title: str, results: Sequence[dict[str, Any]]) -> Table:
                 "GFLOP": phase["body_gflop"] + phase["head_gflop"] + phase["attention_gflop"],
                 "of it attention": show_share(_attention_share(phase)),
                 "GFLOP/s": phase["gflops"],
-                "limit GFLOP/s": phase["limit_gflops"],
-                "share of limit": show_share(phase["share_of_limit"]),
+                # Few rows are bound by memory, and products of few rows are no measure of anything.
+                "limit GFLOP/s": None if result.get("decoding") else phase["limit_gflops"],
+                "share of limit": show_share(
+                    None if result.get("decoding") else phase["share_of_limit"]
+                ),
                 "FMA peak GFLOP/s": result["fma_peak_gflops"],
                 "share of FMA peak": show_share(phase["share_of_fma_peak"]),
             }

@@ -23,7 +23,7 @@ def describe_machine() -> dict[str, object]:
     from zerogap.run.environment import processor_name
 
     return {
-        "device": processor_name(),
+        "device": " ".join([processor_name(), *_processor_kind()]),
         "num_cores": os.cpu_count(),
         "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
         "versions": {"python": platform.python_version(), **_versions()},
@@ -113,6 +113,16 @@ def _busy_seconds() -> float:
     ticks = [int(field) for field in _PROC_STAT.read_text().splitlines()[0].split()[1:9]]
     busy = sum(tick for place, tick in enumerate(ticks) if place not in _IDLE_FIELDS)
     return busy / os.sysconf("SC_CLK_TCK")
+
+
+def _processor_kind() -> list[str]:
+    # In a virtual machine processors of several generations may have the same name.
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return []
+    lines = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
+    fields = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    return [f"{name} {fields[name]}" for name in ("cpu family", "model") if name in fields]
 
 
 def _versions() -> dict[str, str]:

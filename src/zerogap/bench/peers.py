@@ -99,7 +99,7 @@ class VllmSide:
         kv_bytes = kv_bytes_per_token(prepared.shape)
         self._side = ScriptSide("vLLM", python, _VLLM_SCRIPT)
         try:
-            self._side.call(
+            self.version: str = self._side.call(
                 "start",
                 folder=prepared.folder,
                 threads=prepared.threads,
@@ -107,7 +107,7 @@ class VllmSide:
                 max_sequences=most,
                 # Whole GB, as vLLM takes it: room for every sequence without sharing.
                 kv_cache_gb=1 + int(kv_bytes * (max_len + 32) * most / 1e9),
-            )
+            )["version"]
             self.call("run", shape=RunShape(1, 2, 2), seed=0, with_log_probs=True)
         except BaseException:
             self._side.__exit__()

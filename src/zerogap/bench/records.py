@@ -57,7 +57,7 @@ class ScalingCell:
     seconds_per_step: tuple[float, ...]
     """Of one decoded token in every sequence, one timing each."""
     bytes_per_context_token: float | None
-    """Growth of resident memory while the prompts were computed, a prompt's token; None where it is unknown."""
+    """Growth of resident memory while the second half of the prompts was computed, a token; None where it is unknown or too little."""
 
 
 @dataclass(frozen=True, kw_only=True)

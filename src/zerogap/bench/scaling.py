@@ -106,6 +106,8 @@ class Scaling:
         return [summarise_cell(cell) for cell in self._cells]
 
     def _why_not(self, num_sequences: int, context: int, max_positions: int) -> str | None:
+        if context < 2:
+            return "left out; a prompt is computed in two halves, so it has at least 2 tokens"
         longest = context + self._new_tokens + 1
         if longest > max_positions:
             return f"left out; the model's longest sequence is {max_positions} tokens"

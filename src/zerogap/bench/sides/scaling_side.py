@@ -13,6 +13,9 @@ from zerogap.kernels import PAGE_SIZE
 from zerogap.run import load_policy
 from zerogap.types import GenerateRequest, SamplingParams
 
+_MEASURABLE_TOKENS = 2000
+"""Fewer grow the process by less than its allocator rounds and reuses."""
+
 
 class Scaling:
     """An engine of its own for each cell, so that a cell's memory is its own."""
@@ -44,8 +47,11 @@ class Scaling:
         )
         engine = self._policy.engine(limits)
         prompts = [self._prompt(group, context) for group in range(num_groups)]
+        # In two halves: the first brings every buffer to its size, so the second grows by what tokens keep alone.
+        half = context // 2
+        prefill_s = _generate(engine, [ids[:half] for ids in prompts], n=1, max_new_tokens=1)
         before = resident_bytes()
-        prefill_s = _generate(engine, prompts, n=1, max_new_tokens=1)
+        prefill_s += _generate(engine, prompts, n=1, max_new_tokens=1)
         after = resident_bytes()
         seconds = []
         for _ in range(repeats):
@@ -53,14 +59,16 @@ class Scaling:
             first_s = _generate(engine, prompts, n=group_size, max_new_tokens=1)
             all_s = _generate(engine, prompts, n=group_size, max_new_tokens=1 + new_tokens)
             seconds.append((all_s - first_s) / new_tokens)
-        grown = None if before is None or after is None else after - before
+        num_tokens, grown = num_groups * (context - half), None
+        if before is not None and after is not None and num_tokens >= _MEASURABLE_TOKENS:
+            grown = after - before
         return ScalingCell(
             num_sequences=num_sequences,
             group_size=group_size,
             context=context,
             prefill_tokens_per_s=num_groups * context / prefill_s,
             seconds_per_step=tuple(seconds),
-            bytes_per_context_token=None if grown is None else grown / (num_groups * context),
+            bytes_per_context_token=None if grown is None else grown / num_tokens,
         )
 
     def _prompt(self, group: int, context: int) -> tuple[int, ...]:
