@@ -6,6 +6,7 @@ model and a report. Also what the other commands do: generate, evaluate, export.
 
 from zerogap.run.evaluate_model import evaluate_model
 from zerogap.run.export import export_run
+from zerogap.run.free_memory import return_free_memory
 from zerogap.run.generate import generate_text
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.report import write_report
@@ -18,6 +19,7 @@ __all__ = [
     "export_run",
     "generate_text",
     "load_policy",
+    "return_free_memory",
     "train",
     "write_report",
 ]

@@ -47,6 +47,7 @@ from zerogap.run.evaluate import Evaluation
 from zerogap.run.export import export_policy
 from zerogap.run.fingerprint import weight_fingerprint
 from zerogap.run.folder import RunFolder
+from zerogap.run.free_memory import return_free_memory
 from zerogap.run.interrupt import Interrupt
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.progress import show_generation, show_training
@@ -205,6 +206,7 @@ class TrainingRun:
                 exact_version=self._exact_version(),
                 on_progress=show_training(phase),
             )
+            return_free_memory()
         add_train_metrics(metrics, samples, trained)
         if self.step_number == 0:
             self._say(_describe_sharing(trained))

@@ -22,7 +22,7 @@ from zerogap.engine import EngineStats
 from zerogap.errors import BenchmarkError
 from zerogap.kernels import PAGE_SIZE
 from zerogap.kernels.roofline import Bandwidth, measure_bandwidth, measure_fma_peak
-from zerogap.run import Policy, load_policy
+from zerogap.run import Policy, load_policy, return_free_memory
 from zerogap.train import Trainer, TrainMetrics
 from zerogap.types import GenerateOutput, GenerateRequest, Sample, SamplingParams
 
@@ -185,6 +185,7 @@ class Step:
         with _lap(seconds, "train"):
             engine.release_memory_occupation()
             metrics = self._trainer.step(samples, found.advantages.tolist())
+            return_free_memory()
         with _lap(seconds, "publish"):
             # Copies nothing: the engine reads the trainer's storage, and the old prefixes are dropped.
             self._version += 1
