@@ -4,11 +4,16 @@ Times are those of the main thread, which takes part in every parallel region, s
 no operator explains is Python, and the time between operators.
 """
 
-from collections.abc import Generator
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAX_ROWS = 30
 
@@ -37,22 +42,38 @@ def profiled() -> Generator[ProfileTable]:
 
 @contextmanager
 def _named_kernels() -> Generator[None]:
-    """The C++ kernels are no torch operators; give each call a range with its name."""
+    """The C++ kernels are no torch operators; give each call a range with its name, made directly or in a recorded pass."""
     from torch.profiler import record_function
 
-    from zerogap.kernels.native import NativeKernels
+    from zerogap.kernels.native import KernelCall, NativeKernels
+    from zerogap.kernels.program import Program
 
-    call = NativeKernels._call
+    call, run = NativeKernels._call, Program.run
 
-    def named_call(self: NativeKernels, name: str, *arguments: object) -> None:
+    def named_call(self: NativeKernels, name: str, *arguments: object) -> int | None:
         with record_function(name):
-            call(self, name, *arguments)
+            return call(self, name, *arguments)
 
-    NativeKernels._call = named_call
+    def named(recorded: KernelCall) -> KernelCall:
+        def function(*arguments: object) -> int | None:
+            with record_function(recorded.function.__name__):
+                return recorded.function(*arguments)
+
+        return KernelCall(function, recorded.arguments, recorded.result)
+
+    def named_run(self: Program, inputs: Sequence[Tensor]) -> Tensor:
+        plain = self._calls
+        self._calls = [named(recorded) for recorded in plain]
+        try:
+            return run(self, inputs)
+        finally:
+            self._calls = plain
+
+    NativeKernels._call, Program.run = named_call, named_run
     try:
         yield
     finally:
-        NativeKernels._call = call
+        NativeKernels._call, Program.run = call, run
 
 
 def _rows(events: Any, wall_s: float) -> list[dict[str, Any]]:
