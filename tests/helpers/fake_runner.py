@@ -40,8 +40,7 @@ class FakeRunner:
         self.num_rows = 0
         self.namespace = lambda: 0
         """The cache's present namespace: its sequences share pages, so none may be of other weights."""
-        self._num_slots = num_pages * PAGE_SIZE
-        self._slots = np.full((self._num_slots, 3), -1, np.int64)
+        self._slots = np.full((num_pages * PAGE_SIZE, 3), -1, np.int64)
 
     def run(self, batch: Batch) -> StepResult:
         pages = self._slots.reshape(-1, PAGE_SIZE, 3)
@@ -76,13 +75,6 @@ class FakeRunner:
 
     def clear(self) -> None:
         self._slots[:] = -1
-
-    def release_memory(self) -> None:
-        self._slots = np.empty((0, 3), np.int64)
-
-    def resume_memory(self) -> None:
-        assert not len(self._slots), "memory was resumed that had not been released"
-        self._slots = np.full((self._num_slots, 3), -1, np.int64)
 
     def _draw(self, batch: Batch, sequence, row: int) -> tuple[int, int]:
         """(token, hidden state) of a drawing sequence; row -1 draws from a sibling's hidden state."""

@@ -173,7 +173,7 @@ class EngineCore:
             msg = f"release_memory_occupation({list(tags)}) of an engine with {self.num_running} running and {self.num_waiting} waiting sequences that is {state}: their keys and values would be lost; finish or abort them, or call pause_generation('retract') first"
             raise EngineStateError(msg)
         self._scheduler.start_namespace()
-        self._runner.release_memory()
+        self._runner.clear()
         self._is_released = True
 
     def resume_memory_occupation(self, tags: Collection[str] = MEMORY_TAGS) -> None:
@@ -184,7 +184,7 @@ class EngineCore:
         """
         _check_tags(tags)
         if tags and self.is_released:
-            self._runner.resume_memory()
+            # The pages' memory comes when they are written.
             self._is_released = False
 
     def flush_cache(self) -> bool:

@@ -7,7 +7,6 @@ Letters: L layers, P pages, K key/value heads, H head dim, S slots a page, N que
 batch's T, R and Q.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from zerogap.engine.batch import Batch, Draws, Rows, Scores
-from zerogap.engine.kv_memory import untouched_zeros
+from zerogap.engine.kv_memory import ForgettableZeros
 from zerogap.engine.programs import ForwardPrograms
 from zerogap.errors import NumericsError
 from zerogap.kernels import (
@@ -59,15 +58,7 @@ class Runner(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget the contents of every page."""
-        ...
-
-    def release_memory(self) -> None:
-        """Give the memory of the pages back, and forget their contents; no ``run`` until ``resume_memory``."""
-        ...
-
-    def resume_memory(self) -> None:
-        """Take memory for the pages again; their contents are as after ``clear``."""
+        """Forget the contents of every page, and give their memory back until they are written again."""
         ...
 
 
@@ -97,16 +88,17 @@ class ModelRunner:
         self._vocab_limit = vocab_limit
         self._device = model.head_weight.device
         heads, size = config.num_kv_heads, config.head_dim
-        self._k_shape = (config.num_layers, num_pages, heads, size, PAGE_SIZE)
-        self._v_shape = (config.num_layers, num_pages, heads, PAGE_SIZE, size)
-        self._k_LPKHS, self._v_LPKSH = self._cache(self._k_shape), self._cache(self._v_shape)
+        # Zeros, not empty: slots past a row's position enter a product with weight 0, and 0 * NaN is NaN.
+        self._k_memory = ForgettableZeros((config.num_layers, num_pages, heads, size, PAGE_SIZE))
+        self._v_memory = ForgettableZeros((config.num_layers, num_pages, heads, PAGE_SIZE, size))
+        self._use_memory()
         self._logits = LogitsBuffer()
         self._programs = ForwardPrograms(model)
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Size of keys and values together, whether they have memory at present or not."""
-        return 4 * (math.prod(self._k_shape) + math.prod(self._v_shape))
+        """Size of keys and values together, whether they have been written or not."""
+        return self._k_LPKHS.nbytes + self._v_LPKSH.nbytes
 
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResult:
@@ -124,17 +116,14 @@ class ModelRunner:
         )
 
     def clear(self) -> None:
-        """Zero every page, for when something that is not finite was written."""
-        self.release_memory()
-        self.resume_memory()
+        """Zero every page."""
+        self._k_memory.forget()
+        self._v_memory.forget()
+        self._use_memory()
 
-    def release_memory(self) -> None:
-        """Give the memory of keys and values back to the system."""
-        self._k_LPKHS = self._v_LPKSH = self._zeros(0)
-
-    def resume_memory(self) -> None:
-        """Keys and values are zeros again; they take up memory when they are written."""
-        self._k_LPKHS, self._v_LPKSH = self._cache(self._k_shape), self._cache(self._v_shape)
+    def _use_memory(self) -> None:
+        self._k_LPKHS = self._tensor(self._k_memory.array)
+        self._v_LPKSH = self._tensor(self._v_memory.array)
 
     def _forward(self, rows: Rows) -> Tensor:
         if not len(rows.token_ids_T):
@@ -205,10 +194,6 @@ class ModelRunner:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
-
-    def _cache(self, shape: tuple[int, ...]) -> Tensor:
-        # Zeros, not empty: slots past a row's position enter a product with weight 0, and 0 * NaN is NaN.
-        return self._tensor(untouched_zeros(shape))
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)

@@ -9,7 +9,7 @@ from helpers.tiny_engine import prompt, reported, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 
-from zerogap.engine import ModelRunner
+from zerogap.engine import ModelRunner, kv_memory
 from zerogap.errors import EngineStateError, InvalidRequest
 from zerogap.types import GenerateRequest, SamplingParams
 
@@ -150,56 +150,46 @@ def test_tokens_have_the_same_bits_after_a_release():
     EXACT.check(engine.score(prompt(30)), score)
 
 
-statm = Path("/proc/self/statm")
+STATM = Path("/proc/self/statm")
+measures_memory = pytest.mark.skipif(
+    not STATM.exists(), reason="resident memory is read from /proc"
+)
 
 
-@pytest.mark.skipif(not statm.exists(), reason="resident memory is read from /proc")
-def test_released_memory_goes_back_to_the_system():
+@measures_memory
+@pytest.mark.parametrize("forgets", [True, False])
+def test_released_memory_goes_back_to_the_system(monkeypatch, forgets):
+    monkeypatch.setattr(kv_memory, "_FORGETS", forgets)
     runner = ModelRunner(tiny_model(), num_pages=8192, vocab_limit=97)
     assert runner.kv_cache_bytes == 2**26
-    empty = resident_pages()
-    fill(runner)
-    check_falls(runner, by=runner.kv_cache_bytes)
-    runner.resume_memory()
-    check_used(runner, 0, since=empty)
-    fill(runner)
-    check_used(runner, runner.kv_cache_bytes, since=empty)
-    held = runner._k_LPKHS
-    with planted_fault("something holds on to the keys"):
-        check_falls(runner, by=runner.kv_cache_bytes)
-    del held
-
-
-@pytest.mark.skipif(not statm.exists(), reason="resident memory is read from /proc")
-def test_a_cache_takes_up_the_memory_of_what_was_written():
-    runner = ModelRunner(tiny_model(), num_pages=8192, vocab_limit=97)
-    empty = resident_pages()
-    runner._k_LPKHS[:, :512] = 1.0
-    runner._v_LPKSH[:, :512] = 1.0
-    check_used(runner, runner.kv_cache_bytes // 16, since=empty)
-    runner.clear()
-    check_used(runner, 0, since=empty)
-    with planted_fault("every page is written"):
-        fill(runner)
-        check_used(runner, runner.kv_cache_bytes // 16, since=empty)
-
-
-def resident_pages() -> int:
-    return int(statm.read_text().split()[1])
-
-
-def fill(runner: ModelRunner) -> None:
+    empty, place = resident_bytes(), runner._k_LPKHS.data_ptr()
     runner._k_LPKHS.fill_(1.0)
     runner._v_LPKSH.fill_(1.0)
+    with planted_fault("nothing is given back"):
+        check_used(0, since=empty)
+    check_used(runner.kv_cache_bytes, since=empty)
+    runner.clear()
+    check_used(0, since=empty)
+    assert not runner._k_LPKHS[:, ::100].any()
+    assert not forgets or runner._k_LPKHS.data_ptr() == place
 
 
-def check_used(runner: ModelRunner, num_bytes: int, *, since: int) -> None:
-    used = (resident_pages() - since) * 4096
+@measures_memory
+def test_a_cache_takes_up_the_memory_of_what_was_written():
+    runner = ModelRunner(tiny_model(), num_pages=8192, vocab_limit=97)
+    empty = resident_bytes()
+    runner._k_LPKHS[:, :512] = 1.0
+    runner._v_LPKSH[:, :512] = 1.0
+    check_used(runner.kv_cache_bytes // 16, since=empty)
+    with planted_fault("every page is written"):
+        runner._k_LPKHS.add_(1.0)
+        check_used(runner.kv_cache_bytes // 16, since=empty)
+
+
+def resident_bytes() -> int:
+    return int(STATM.read_text().split()[1]) * 4096
+
+
+def check_used(num_bytes: int, *, since: int) -> None:
+    used = resident_bytes() - since
     assert abs(used - num_bytes) < 2**21, f"{used} bytes are used, not {num_bytes}"
-
-
-def check_falls(runner: ModelRunner, *, by: int) -> None:
-    before = resident_pages()
-    runner.release_memory()
-    fallen = (before - resident_pages()) * 4096
-    assert fallen > by - 2**21, f"{fallen} bytes went back, not {by}"
