@@ -74,8 +74,8 @@ def read_work(
 def work_of(array: torch.Tensor) -> Work:
     """Views of a work array."""
     array = array.numpy()
-    at, parts = 8, []
-    for count, width in zip(array[1:6], (2, 1, 8, 12, 5), strict=True):
+    at, parts = 7, []
+    for count, width in zip(array[:5], (2, 1, 8, 12, 5), strict=True):
         parts.append(array[at : at + count * width].reshape(count, width))
         at += count * width
     return Work(*parts)

@@ -43,7 +43,7 @@ _SIGNATURES = {
     "zg_qkv_rope_backward": "ppppppppppiiiiif",
     "zg_write_kv": "ppppippii",
     "zg_attention_plan": "piippiiiiiipi",
-    "zg_paged_attention": "ppppppiiiif",
+    "zg_paged_attention": "ppppppiiif",
     "zg_packed_attention_backward": "pppppppppppiiiif",
     "zg_gather_slots": "pppipii",
     "zg_add_chunk": "piipppppp",
@@ -81,7 +81,7 @@ def _most_work(
     steps = num_rows * (table_width // 4 + 3)
     # No more than 8 blocks a thread are large enough to be split, each into parts of scores and of dims.
     split = min(num_rows, 8 * num_threads) * (2 * num_threads + head_dim // PAGE_SIZE)
-    return 8 + num_rows * (2 + 1 + 8) + 12 * steps + 5 * num_kv_heads * (num_rows + split)
+    return 7 + num_rows * (2 + 1 + 8) + 12 * steps + 5 * num_kv_heads * (num_rows + split)
 
 
 def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
@@ -436,8 +436,8 @@ class NativeKernels:
         self._call("zg_paged_attention", _pointer(q, num_rows, num_heads, head_dim),
                    _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
                    _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), work.data_ptr(),
-                   _pointer(out, num_rows, num_heads, head_dim), _pointer(lse, num_rows, num_heads), num_rows,
-                   num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
+                   _pointer(out, num_rows, num_heads, head_dim), _pointer(lse, num_rows, num_heads), num_heads,
+                   num_kv_heads, head_dim, scale)  # fmt: skip
         return out, lse
 
     def packed_attention_backward(

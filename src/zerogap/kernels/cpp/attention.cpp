@@ -135,14 +135,9 @@ void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64
   }
 }
 
-// plan: of zg_attention_plan. lse: [T, N] or null. out (and lse) of padding rows are set to 0; without a valid plan
-// every number is NaN, so that no caller takes it for attention.
+// plan: of zg_attention_plan. lse: [T, N] or null. out (and lse) of padding rows are set to 0.
 void zg_paged_attention(const float* q, const float* kc, const float* vc, int32_t* plan_data, float* out, float* lse,
-                        int64_t T, int64_t N, int64_t K, int64_t H, float scale) {
-  if (!plan_data[0]) {
-    std::fill_n(out, T * N * H, std::numeric_limits<float>::quiet_NaN());
-    return;
-  }
+                        int64_t N, int64_t K, int64_t H, float scale) {
   static thread_local Buffer shared;
   static thread_local std::vector<std::atomic<int32_t>> done;
   const Plan plan(plan_data);

@@ -200,14 +200,8 @@ struct Builder {
   }
 
   bool write(int32_t* out, int64_t capacity) const {
-    const Header h{1,
-                   int32_t(rows.size()),
-                   int32_t(padding.size()),
-                   int32_t(blocks.size()),
-                   int32_t(steps.size()),
-                   int32_t(items.size()),
-                   int32_t(num_split),
-                   int32_t(shared_floats)};
+    const Header h{int32_t(rows.size()),  int32_t(padding.size()), int32_t(blocks.size()), int32_t(steps.size()),
+                   int32_t(items.size()), int32_t(num_split),      int32_t(shared_floats)};
     const Plan plan(out, h);
     if (plan.end() - out > capacity) return false;
     std::memcpy(out, &h, sizeof h);
@@ -244,10 +238,7 @@ int64_t zg_attention_plan(const int32_t* table, int64_t B, int64_t ld, const int
                           int32_t* out, int64_t capacity) {
   const Shape shape{table, ld, group, K, H / S, threads};
   const int64_t bad = first_bad_row(shape, seq, pos, T, B, num_pages);
-  if (bad < T) {
-    out[0] = 0;
-    return bad;
-  }
+  if (bad < T) return bad;
   Builder b{};
   b.shape = shape;
   b.sort_rows(seq, pos, T, B);

@@ -16,7 +16,6 @@ constexpr int S = 16;         // slots a page
 constexpr int STEP_PAGES = 4;  // pages a step: what one core's first-level cache holds beside queries and scores
 
 struct Header {
-  int32_t is_valid;  // 0 if a row reads a page that does not exist: then nothing follows
   int32_t num_rows, num_padding, num_blocks, num_steps, num_items;
   int32_t num_split;      // blocks whose work is cut below (block, head)
   int32_t shared_floats;  // scores and masses of split blocks, of all heads
