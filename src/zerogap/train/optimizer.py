@@ -32,24 +32,19 @@ class Optimizer:
         self._parameters = dict(model.named_parameters())
         self._max_grad_norm = max_grad_norm
         self._num_updates = 0
-        matrices = [p for p in self._parameters.values() if p.dim() > 1]
-        vectors = [p for p in self._parameters.values() if p.dim() <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
-        self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]], lr=0.0, betas=betas, eps=eps, fused=True
-        )
+        self._betas, self._eps, self._weight_decay = betas, eps, weight_decay
         for parameter in self._parameters.values():
             parameter.grad = torch.zeros_like(parameter)
-            # Here and not at the first update, so that the state has all its entries at any time.
-            moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
-            self._adamw.state[parameter] = {"step": torch.zeros(()), **moments}
+        # Here and not at the first update, so that the state has all its entries at any time.
+        self._moments = {
+            moment: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+            for moment in _MOMENTS
+        }
 
     def zero_grad(self) -> None:
         """Zero the gradient buffers in place."""
-        self._adamw.zero_grad(set_to_none=False)
+        for gradient in self._gradients().values():
+            gradient.zero_()
 
     def update(self, learning_rate: float) -> float:
         """Clip and apply the accumulated gradient; returns its norm before clipping.
@@ -61,11 +56,40 @@ class Optimizer:
         if norm > self._max_grad_norm:
             for gradient in self._gradients().values():
                 gradient.mul_(self._max_grad_norm / norm)
-        for group in self._adamw.param_groups:
-            group["lr"] = learning_rate
-        self._adamw.step()
         self._num_updates += 1
+        matrices = [name for name, p in self._parameters.items() if p.dim() > 1]
+        vectors = [name for name, p in self._parameters.items() if p.dim() <= 1]
+        self._apply(matrices, learning_rate, self._weight_decay)
+        self._apply(vectors, learning_rate, 0.0)
         return norm
+
+    @torch.no_grad()
+    def _apply(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
+        """AdamW for some of the parameters.
+
+        The kernel of ``torch.optim.AdamW(fused=True)`` without that class, which imports torch's compiler when it is made:
+        80 MB and a second.
+        """
+        if not names:
+            return
+        gradients = self._gradients()
+        mean, square = (self._moments[moment] for moment in _MOMENTS)
+        no_amsgrad: list[Tensor] = []
+        torch._fused_adamw_(
+            [self._parameters[name].data for name in names],
+            [gradients[name] for name in names],
+            [mean[name] for name in names],
+            [square[name] for name in names],
+            no_amsgrad,
+            [torch.tensor(float(self._num_updates)) for _ in names],
+            amsgrad=False,
+            lr=learning_rate,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=weight_decay,
+            eps=self._eps,
+            maximize=False,
+        )
 
     def _gradients(self) -> dict[str, Tensor]:
         lost = [name for name, parameter in self._parameters.items() if parameter.grad is None]
@@ -88,9 +112,9 @@ class Optimizer:
     def state_dict(self) -> dict[str, Tensor]:
         """Moments of each parameter and the number of updates. Views: copy or write them before the next update."""
         state = {"num_updates": torch.tensor(self._num_updates)}
-        for name, parameter in self._parameters.items():
+        for name in self._parameters:
             for moment in _MOMENTS:
-                state[f"{moment}.{name}"] = self._adamw.state[parameter][moment]
+                state[f"{moment}.{name}"] = self._moments[moment][name]
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -108,11 +132,9 @@ class Optimizer:
             msg = f"the optimizer state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model that wrote it"
             raise CheckpointError(msg)
         self._num_updates = int(state["num_updates"])
-        for name, parameter in self._parameters.items():
-            own = self._adamw.state[parameter]
-            own["step"].fill_(self._num_updates)
-            for moment in _MOMENTS:
-                own[moment].copy_(state[f"{moment}.{name}"])
+        for moment in _MOMENTS:
+            for name, own in self._moments[moment].items():
+                own.copy_(state[f"{moment}.{name}"])
 
 
 def _sum_of_squares(x: Tensor) -> Tensor:

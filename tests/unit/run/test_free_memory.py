@@ -1,6 +1,8 @@
 """What one phase of a step used does not stand in the way of the next one."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,25 @@ def test_freed_blocks_go_back_to_the_system():
     assert last.all()
 
 
+HEAVY = """
+import sys
+from zerogap.run.train import TrainingRun
+from zerogap.config.load import load_config
+from rich.console import Console
+with TrainingRun(load_config([sys.argv[1]], sys.argv[2:]).config, Console(), is_quiet=True) as run:
+    run.advance()
+    run.advance()
+print([name for name in ("torch._dynamo", "sympy", "pandas", "pyarrow", "sklearn") if name in sys.modules])
+"""
+
+
+def test_a_run_imports_no_compiler_and_no_tables(tmp_path):
+    """They cost 80 MB and seconds, and torch imports its compiler for classes that only look harmless."""
+    command = [sys.executable, "-c", HEAVY, str(RECIPE), *small_run(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_engine_has_no_cache_while_the_trainer_works(tmp_path, monkeypatch):
     seen = []
     plain = Trainer.step
@@ -48,17 +69,7 @@ def test_the_engine_has_no_cache_while_the_trainer_works(tmp_path, monkeypatch):
         return plain(self, *args, **named)
 
     monkeypatch.setattr(Trainer, "step", step)
-    changes = {
-        "run.dir": tmp_path / "run",
-        "run.steps": 2,
-        "rollout.prompts_per_step": 2,
-        "rollout.group_size": 2,
-        "model.init.num_layers": 1,
-        "evaluate.every": 0,
-        "train.warmup_steps": 0,
-    }
-    flags = [part for key, value in changes.items() for part in (f"--{key}", str(value))]
-    config = load_config([RECIPE], flags).config
+    config = load_config([RECIPE], small_run(tmp_path)).config
     with TrainingRun(config, Console(file=io.StringIO()), is_quiet=True) as run:
         for _ in range(2):
             run.advance()
@@ -68,3 +79,17 @@ def test_the_engine_has_no_cache_while_the_trainer_works(tmp_path, monkeypatch):
 
 def resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * 4096
+
+
+def small_run(tmp_path: Path) -> list[str]:
+    """Flags for two steps in a second."""
+    changes = {
+        "run.dir": tmp_path / "run",
+        "run.steps": 2,
+        "rollout.prompts_per_step": 2,
+        "rollout.group_size": 2,
+        "model.init.num_layers": 1,
+        "evaluate.every": 0,
+        "train.warmup_steps": 0,
+    }
+    return [part for key, value in changes.items() for part in (f"--{key}", str(value))]

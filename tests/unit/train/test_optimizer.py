@@ -140,3 +140,27 @@ def test_the_state_of_another_model_is_refused_and_nothing_changes():
     with pytest.raises(CheckpointError, match=r"2 entries .* \(first: exp_avg.bias\)"):
         optimizer.load_state_dict(state)
     assert not optimizer.state_dict()["exp_avg.weight"].any()
+
+
+def test_updates_have_the_bits_of_torchs_own_class():
+    ours, theirs = Toy(), Toy()
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = build(ours)
+    groups = [
+        {"params": [theirs.weight], "weight_decay": DECAY},
+        {"params": [theirs.bias], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, fused=True)
+    for step in range(3):
+        fill(ours, step)
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            other.grad = mine.grad.clone()
+        optimizer.update(LR)
+        reference.step()
+        EXACT.check(dict(ours.named_parameters()), dict(theirs.named_parameters()))
+    optimizer.update(LR * 1.001)
+    reference.step()
+    assert_notices(
+        "another learning rate",
+        lambda: EXACT.check(dict(ours.named_parameters()), dict(theirs.named_parameters())),
+    )
