@@ -47,13 +47,16 @@ class FakeRunner:
         if batch.page_copies:
             source, target = np.array(batch.page_copies).T
             pages[target] = pages[source]
-        used = batch.rows.slots_T >= 0
-        assert len(set(batch.rows.slots_T[used])) == used.sum(), "two rows write to one slot"
-        self.num_rows += int(used.sum())
-        self._slots[batch.rows.slots_T[used]] = np.stack(
+        used = batch.rows.write_slot_W >= 0
+        slots, rows = batch.rows.write_slot_W[used], batch.rows.write_row_W[used]
+        assert len(set(slots)) == used.sum(), "two rows write to one slot"
+        is_real = batch.rows.row_position_T >= 0
+        assert set(rows) == set(np.flatnonzero(is_real)), "a row is written nowhere"
+        self.num_rows += int(is_real.sum())
+        self._slots[slots] = np.stack(
             [
-                batch.rows.token_ids_T[used],
-                batch.rows.row_position_T[used],
+                batch.rows.token_ids_T[rows],
+                batch.rows.row_position_T[rows],
                 np.full(used.sum(), self.weight_version),
             ],
             axis=1,
@@ -63,6 +66,8 @@ class FakeRunner:
             for sequence, row in zip(batch.draws.sequences, batch.draws.row_R, strict=True)
         ]
         tokens = np.array([token for token, _ in drawn], np.int64)
+        for (_, hidden), first in zip(drawn, batch.draws.same_R, strict=True):
+            assert hidden == drawn[first][1], "two draws are said to be from one hidden state"
         return StepResult(
             token_R=tokens,
             log_prob_R=-(tokens + 1).astype(np.float32),

@@ -114,9 +114,29 @@ def forward_work(shape: ModelShape, *, num_rows: int, num_head_rows: int, num_ke
     )
 
 
-def generation_work(shape: ModelShape, prompts: Sequence[PromptWork]) -> Work:
-    """Each prompt once, and a row for each drawn token but the last of an answer, which is never fed back."""
-    return _forward_over(shape, prompts, skips_cached=True)
+def generation_work(
+    shape: ModelShape,
+    prompts: Sequence[PromptWork],
+    *,
+    num_rows: int | None = None,
+    num_head_rows: int | None = None,
+) -> Work:
+    """Each prompt once, and a row for each drawn token but the last of an answer, which is never fed back.
+
+    Args:
+        shape: of the model.
+        prompts: with their answers.
+        num_rows: computed rows, where answers that begin alike share them; body and attention are credited in
+            proportion. None: only prompts are shared.
+        num_head_rows: hidden states that tokens were drawn from, where answers share those too. None: one a token.
+    """
+    whole = _forward_over(shape, prompts, skips_cached=True)
+    share, head_share = 1.0, 1.0
+    if num_rows is not None:
+        share = min(1.0, num_rows / num_generation_rows(prompts))
+    if num_head_rows is not None:
+        head_share = min(1.0, num_head_rows / sum(sum(p.num_answers) for p in prompts))
+    return Work(share * whole.body, head_share * whole.head, share * whole.attention)
 
 
 def training_work(
@@ -176,6 +196,11 @@ def decode_bytes(shape: ModelShape, *, num_prompt: int, num_answer: int) -> floa
 def num_training_rows(prompts: Sequence[PromptWork]) -> int:
     """Rows of a training pass that shares prompts: the last token of an answer predicts nothing."""
     return sum(p.num_prompt + sum(n - 1 for n in p.num_answers) for p in prompts)
+
+
+def num_generation_rows(prompts: Sequence[PromptWork]) -> int:
+    """Rows of a rollout that shares prompts and nothing else."""
+    return sum(p.num_prompt - p.num_cached + sum(n - 1 for n in p.num_answers) for p in prompts)
 
 
 def num_sequence_tokens(prompts: Sequence[PromptWork]) -> int:

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerogap.bench.flops import ModelShape, generation_work
+from zerogap.bench.flops import ModelShape
 from zerogap.bench.peers import Choice, VllmSide, start_rollout
 from zerogap.bench.profiling import ProfileTable
 from zerogap.bench.question import Setting
 from zerogap.bench.records import Measured, PeerMeasured
 from zerogap.bench.shapes import RunShape
-from zerogap.bench.summary import summarise, summarise_decoding, summarise_peer
+from zerogap.bench.summary import rollout_work, summarise, summarise_decoding, summarise_peer
 from zerogap.bench.tables import Table, load_warning, profile_table, show_share, show_spread
 from zerogap.bench.workers import Side, Worker
 from zerogap.errors import BenchmarkError
@@ -189,7 +189,7 @@ class Generation:
         model = self._model
         assert model is not None, "something was measured, so the model is known"
         result = summarise(
-            model, shape, runs.ours, lambda run: {"generate": generation_work(model, run.prompts)}
+            model, shape, runs.ours, lambda run: {"generate": rollout_work(model, run)}
         )
         peers = {
             variant: summarise_peer(shape, measured, runs.ours)

@@ -21,7 +21,6 @@ from zerogap.bench.flops import (
     PromptWork,
     Work,
     conventional_flops,
-    generation_work,
     num_sequence_tokens,
     num_training_rows,
     training_work,
@@ -34,7 +33,7 @@ from zerogap.bench.profiling import ProfileTable
 from zerogap.bench.question import Setting
 from zerogap.bench.records import Measured, PeerMeasured
 from zerogap.bench.shapes import RunShape
-from zerogap.bench.summary import summarise, summarise_peer
+from zerogap.bench.summary import rollout_work, summarise, summarise_peer
 from zerogap.bench.tables import Table, load_warning, profile_table, show_share, show_spread
 from zerogap.bench.workers import Worker
 from zerogap.errors import BenchmarkError
@@ -178,7 +177,7 @@ class GrpoStep:
 
         def count_works(run: Measured) -> Mapping[str, Work]:
             return {
-                "generate": generation_work(model, run.prompts),
+                "generate": rollout_work(model, run),
                 "train": training_work(
                     model,
                     run.prompts,

@@ -35,6 +35,10 @@ class Measured:
     seconds_by_part: dict[str, float] = field(default_factory=dict)
     num_recomputed_tokens: int = 0
     """Rows that the engine computed twice; they get no credit."""
+    num_generation_rows: int = 0
+    """Rows that the engine computed for the first time."""
+    num_head_rows: int = 0
+    """Hidden states that tokens were drawn from."""
     num_training_rows: int = 0
     num_distinct_training_rows: int = 0
     """Without those that several micro-batches compute."""

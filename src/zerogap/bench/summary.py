@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-from zerogap.bench.flops import ModelShape, PromptWork, Work, decode_bytes
+from zerogap.bench.flops import ModelShape, PromptWork, Work, decode_bytes, generation_work
 from zerogap.bench.gemm import limit_gflops, phase_limit_gflops, share_of_limit
 from zerogap.bench.records import Measured, PeerMeasured
 from zerogap.bench.shapes import RunShape
@@ -66,6 +66,13 @@ def summarise(
         },
         "others_load": [run.others_load for run in runs],
     }  # fmt: skip
+
+
+def rollout_work(model: ModelShape, run: Measured) -> Work:
+    """What the engine computed for a run's answers, rows that siblings share once."""
+    return generation_work(
+        model, run.prompts, num_rows=run.num_generation_rows, num_head_rows=run.num_head_rows
+    )
 
 
 def summarise_decoding(model: ModelShape, runs: Sequence[Measured]) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 Nothing here costs what a sequence or the vocabulary is long, except the copy of page tables.
 
-Letters: T rows (padded), B sequences with rows, P pages of the longest, R drawing rows, Q scored rows.
+Letters: T rows (padded), W keys and values to write (padded), B sequences with rows, P pages of the longest, R drawing rows, Q scored rows.
 """
 
 from collections.abc import Sequence as Sequences
@@ -17,6 +17,8 @@ from zerogap.kernels import PAGE_SIZE, ROW_MULTIPLE, SamplingRows
 
 _LEAST_WIDTH = 16
 """Pages of the narrowest page table."""
+_WRITE_MULTIPLE = 64
+"""Slots to write are padded to a multiple of it: how many twins there are must not make a shape of its own."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,10 @@ class Rows:
     """int32 index into the page table; 0 for padding rows."""
     row_position_T: np.ndarray
     """int32; -1 for padding rows."""
-    slots_T: np.ndarray
-    """int64 slot that each row's key and value is written to; -1 for padding rows."""
+    write_row_W: np.ndarray
+    """int64 row whose key and value is written; twins share a row, and each has it on its own pages."""
+    write_slot_W: np.ndarray
+    """int64 slot it is written to; -1 where W, a multiple of 64, is padded."""
     page_table_BP: np.ndarray
     """int32; B is T, and the width a power of two: few different shapes. Entries that no row needs are 0."""
 
@@ -43,7 +47,14 @@ class Draws:
     """R of them, in order."""
     row_R: np.ndarray
     """int64 row in T; -1 draws from the sequence's ``prompt_hidden_D``."""
+    same_R: np.ndarray
+    """int64: the first draw from the same hidden state; its own place where logits are edited."""
     sampling: SamplingRows
+
+    @property
+    def num_distinct(self) -> int:
+        """Rows of logits that the draws need."""
+        return int((self.same_R == np.arange(len(self.same_R))).sum())
 
 
 @dataclass(frozen=True)
@@ -74,24 +85,39 @@ class Batch:
 def build_batch(plan: StepPlan) -> Batch:
     """Lay a plan out: sequences in plan order, each sequence's rows in order of position."""
     drawing = plan.drawing
+    first_rows = _first_rows(plan.rows)
     return Batch(
-        rows=_rows([scheduled for scheduled in plan.rows if scheduled.num_rows]),
+        rows=_rows(plan.rows, first_rows),
         page_copies=plan.page_copies,
-        draws=Draws(drawing, _drawing_rows(plan.rows), build_sampling_rows(drawing)),
-        scores=_scores(plan.rows),
+        draws=_draws(drawing, _drawing_rows(plan.rows, first_rows)),
+        scores=_scores(plan.rows, first_rows),
     )
 
 
-def _rows(computing: list[ScheduledRows]) -> Rows:
+def _first_rows(scheduled_rows: list[ScheduledRows]) -> list[int]:
+    """The row in T where each sequence's rows begin; a twin's are those of the one that computes."""
+    first_rows, end = [], 0
+    for scheduled in scheduled_rows:
+        first_rows.append(end if scheduled.twin is None else first_rows[scheduled.twin])
+        end += scheduled.num_rows if scheduled.twin is None else 0
+    return first_rows
+
+
+def _rows(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> Rows:
+    computing = [s for s in scheduled_rows if s.num_rows and s.twin is None]
     start_B = np.array([scheduled.sequence.num_computed for scheduled in computing], np.int64)
     count_B = np.array([scheduled.num_rows for scheduled in computing], np.int64)
     num_rows = int(count_B.sum())
     padded = num_rows if num_rows < ROW_MULTIPLE else num_rows + -num_rows % ROW_MULTIPLE
+    twins = [(row, s.sequence) for row, s in zip(first_rows, scheduled_rows, strict=True) if s.twin is not None]  # fmt: skip
+    num_writes = num_rows + len(twins)
+    num_writes += -num_writes % _WRITE_MULTIPLE
     rows = Rows(
         token_ids_T=np.zeros(padded, np.int64),
         row_sequence_T=np.zeros(padded, np.int32),
         row_position_T=np.full(padded, -1, np.int32),
-        slots_T=np.full(padded, -1, np.int64),
+        write_row_W=np.zeros(num_writes, np.int64),
+        write_slot_W=np.full(num_writes, -1, np.int64),
         page_table_BP=_page_table(computing, padded),
     )
     if computing:
@@ -102,7 +128,14 @@ def _rows(computing: list[ScheduledRows]) -> Rows:
         rows.token_ids_T[:num_rows] = np.concatenate([_ids(scheduled) for scheduled in computing])
         rows.row_sequence_T[:num_rows] = sequence
         rows.row_position_T[:num_rows] = position
-        rows.slots_T[:num_rows] = page * PAGE_SIZE + position % PAGE_SIZE
+        rows.write_row_W[:num_rows] = np.arange(num_rows)
+        rows.write_slot_W[:num_rows] = page * PAGE_SIZE + position % PAGE_SIZE
+    for write, (row, twin) in enumerate(twins, num_rows):
+        position = twin.num_computed
+        rows.write_row_W[write] = row
+        rows.write_slot_W[write] = (
+            int(twin.pages[position // PAGE_SIZE]) * PAGE_SIZE + position % PAGE_SIZE
+        )
     return rows
 
 
@@ -121,18 +154,31 @@ def _page_table(computing: list[ScheduledRows], num_rows: int) -> np.ndarray:
     return page_table_BP
 
 
-def _drawing_rows(scheduled_rows: list[ScheduledRows]) -> np.ndarray:
-    rows, end = [], 0
-    for scheduled in scheduled_rows:
-        end += scheduled.num_rows
-        if scheduled.draws:
-            rows.append(end - 1 if scheduled.num_rows else -1)
+def _draws(drawing: list[Sequence], row_R: np.ndarray) -> Draws:
+    sampling = build_sampling_rows(drawing)
+    has_edits_R = sampling.edit_offsets.diff().numpy() > 0
+    first_of: dict[object, int] = {}
+    same_R = np.arange(len(drawing))
+    for r, (sequence, row) in enumerate(zip(drawing, row_R.tolist(), strict=True)):
+        if not has_edits_R[r]:
+            # Siblings that fork a prompt hold one tensor.
+            hidden = ("row", row) if row >= 0 else ("prompt", id(sequence.prompt_hidden_D))
+            same_R[r] = first_of.setdefault(hidden, r)
+    return Draws(drawing, row_R, same_R, sampling)
+
+
+def _drawing_rows(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> np.ndarray:
+    rows = [
+        first + scheduled.num_rows - 1 if scheduled.num_rows else -1
+        for first, scheduled in zip(first_rows, scheduled_rows, strict=True)
+        if scheduled.draws
+    ]
     return np.array(rows, np.int64)
 
 
-def _scores(scheduled_rows: list[ScheduledRows]) -> Scores:
-    tasks, rows, targets, temperatures, first = [], [], [], [], 0
-    for scheduled in scheduled_rows:
+def _scores(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> Scores:
+    tasks, rows, targets, temperatures = [], [], [], []
+    for first, scheduled in zip(first_rows, scheduled_rows, strict=True):
         sequence, start = scheduled.sequence, scheduled.sequence.num_computed
         if sequence.score is not None:
             scored = sequence.score.rows_of_interest(start, start + scheduled.num_rows)
@@ -140,7 +186,6 @@ def _scores(scheduled_rows: list[ScheduledRows]) -> Scores:
             rows.append(np.array(scored, np.int64) + (first - start))
             targets.append(sequence.token_ids[scored.start + 1 : scored.stop + 1].astype(np.int64))
             temperatures.append(np.full(len(scored), sequence.score.temperature, np.float32))
-        first += scheduled.num_rows
     return Scores(
         tasks,
         _joined(rows, np.int64),

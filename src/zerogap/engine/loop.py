@@ -15,7 +15,7 @@ from zerogap.engine.plan import StepPlan
 from zerogap.engine.requests import Limits, OpenRequest, check_request, open_request
 from zerogap.engine.runner import Runner, StepResult
 from zerogap.engine.scheduler import Scheduler
-from zerogap.engine.sequence import Sequence
+from zerogap.engine.sequence import Sequence, new_lineage
 from zerogap.engine.stats import StatsCounter
 from zerogap.errors import InvalidRequest, NumericsError
 from zerogap.types import FinishReason, GenerateOutput, GenerateRequest
@@ -120,7 +120,11 @@ class EngineLoop:
         times_s.append(time.perf_counter())
         self._commit(plan, batch, result)
         times_s.append(time.perf_counter())
-        self.stats.count_step(num_sampled=len(result.token_R), lap_s=np.diff(times_s).tolist())
+        self.stats.count_step(
+            num_sampled=len(result.token_R),
+            num_head_rows=batch.draws.num_distinct,
+            lap_s=np.diff(times_s).tolist(),
+        )
 
     def problems(self) -> list[str]:
         """What contradicts itself, in words: pages, siblings, requests that nobody works on."""
@@ -158,7 +162,14 @@ class EngineLoop:
     def _record_draws(self, sequences: list[Sequence], result: StepResult) -> None:
         tokens, log_probs = result.token_R.tolist(), result.log_prob_R.tolist()
         kept_log_mass = result.kept_log_mass_R.tolist()
+        # Siblings that draw the same token in the same step stay twins; the others part here.
+        lineages: dict[tuple[int, int], int] = {}
         for row, sequence in enumerate(sequences):
+            if sequence.lineage:
+                drawn = (sequence.lineage, tokens[row])
+                if drawn not in lineages:
+                    lineages[drawn] = new_lineage()
+                sequence.lineage = lineages[drawn]
             if not sequence.has_output:
                 self.scheduler.keep_prompt(sequence, result.hidden_RD[row])
             sequence.append_token(

@@ -13,6 +13,8 @@ class ScheduledRows:
     num_rows: int
     draws: bool
     """Whether nothing is missing afterwards, so that the sequence draws a token."""
+    twin: int | None = None
+    """Place in the plan of the sequence with the same tokens whose row is this one's too; None computes its own."""
 
 
 @dataclass
@@ -24,12 +26,22 @@ class StepPlan:
     rows: list[ScheduledRows] = field(default_factory=list)
     page_copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to): a page's contents in every layer."""
+    _place_of_lineage: dict[int, int] = field(default_factory=dict)
 
     def add(self, sequence: Sequence, num_rows: int) -> None:
         """Schedule the next rows of a sequence."""
         draws = sequence.draws and num_rows == sequence.num_missing
-        self.rows.append(ScheduledRows(sequence, num_rows, draws))
-        self.budget -= num_rows
+        twin = self._twin(sequence) if num_rows == 1 else None
+        self.rows.append(ScheduledRows(sequence, num_rows, draws, twin))
+        if twin is None:
+            self.budget -= num_rows
+
+    def _twin(self, sequence: Sequence) -> int | None:
+        place = len(self.rows)
+        if not sequence.lineage:
+            return None
+        first = self._place_of_lineage.setdefault(sequence.lineage, place)
+        return None if first == place else first
 
     @property
     def drawing(self) -> list[Sequence]:

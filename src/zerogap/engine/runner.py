@@ -66,15 +66,21 @@ class PagedAttention:
     """The model's ``Attention`` over KV cache pages, for the rows of one step."""
 
     def __init__(
-        self, k_LPKHS: Tensor, v_LPKSH: Tensor, plan: AttentionPlan, slots_T: Tensor, scale: float
+        self,
+        k_LPKHS: Tensor,
+        v_LPKSH: Tensor,
+        plan: AttentionPlan,
+        slots_W: Tensor,
+        rows_W: Tensor,
+        scale: float,
     ) -> None:
         self._k, self._v = k_LPKHS, v_LPKSH
-        self._plan, self._slots_T, self._scale = plan, slots_T, scale
+        self._plan, self._slots_W, self._rows_W, self._scale = plan, slots_W, rows_W, scale
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> Tensor:
         """Write the rows' keys and values, then let each row read its own sequence."""
         k_PKHS, v_PKSH = self._k[layer], self._v[layer]
-        write_kv(k_TKH, v_TKH, self._slots_T, k_PKHS, v_PKSH)
+        write_kv(k_TKH, v_TKH, self._slots_W, k_PKHS, v_PKSH, self._rows_W)
         return paged_attention(q_TNH, k_PKHS, v_PKSH, self._plan, scale=self._scale)
 
 
@@ -128,7 +134,8 @@ class ModelRunner:
     def _forward(self, rows: Rows) -> Tensor:
         if not len(rows.token_ids_T):
             return self._zeros(0, self._model.config.hidden_size)
-        token_ids_T, slots_T = self._tensor(rows.token_ids_T), self._tensor(rows.slots_T)
+        token_ids_T = self._tensor(rows.token_ids_T)
+        slots_W, rows_W = self._tensor(rows.write_slot_W), self._tensor(rows.write_row_W)
         positions_T = self._tensor(np.maximum(rows.row_position_T, 0).astype(np.int64))
         seen_by = [
             self._tensor(rows.page_table_BP),
@@ -137,12 +144,13 @@ class ModelRunner:
         ]
 
         def forward() -> Tensor:
+            plan = AttentionPlan(*seen_by)
             attention = PagedAttention(
-                self._k_LPKHS, self._v_LPKSH, AttentionPlan(*seen_by), slots_T, self._scale
+                self._k_LPKHS, self._v_LPKSH, plan, slots_W, rows_W, self._scale
             )
             return self._model(token_ids_T, positions_T, attention)
 
-        inputs = [token_ids_T, positions_T, slots_T, *seen_by]
+        inputs = [token_ids_T, positions_T, slots_W, rows_W, *seen_by]
         return self._programs.forward(inputs, [self._k_LPKHS, self._v_LPKSH], forward)
 
     def _hidden_to_draw(self, hidden_TD: Tensor, draws: Draws) -> Tensor:
@@ -166,6 +174,7 @@ class ModelRunner:
             draws.sampling,
             vocab_limit=self._vocab_limit,
             buffer=self._logits,
+            same_R=self._tensor(draws.same_R),
         )
 
     def _score(self, hidden_TD: Tensor, scores: Scores) -> Tensor:

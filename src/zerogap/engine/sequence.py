@@ -5,6 +5,7 @@ what the prefix cache lacks, a recomputation after a retraction and a decode ste
 rows are missing.
 """
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,6 +60,9 @@ class Sequence:
     is_running: bool = False
     """Whether it holds pages; otherwise it waits."""
     is_finished: bool = False
+    lineage: int = 0
+    """Equal for sequences that forked one prompt in one step and have drawn the same tokens in the same steps since:
+    their rows are the same bits, and one of them computes for all. 0 for a sequence that shares with nobody."""
     prompt_hidden_D: Tensor | None = None
     """The prompt's last hidden state, from the sibling that computed it; used for the first draw."""
     namespace: int = -1
@@ -167,7 +171,16 @@ class Sequence:
         """Back to waiting: nothing computed, no pages. What was drawn and reported stays."""
         self.num_computed = self.num_pages = self.num_published = 0
         self.node = self.prompt_hidden_D = None
+        self.lineage = 0
         self.is_running = False
+
+
+_lineages = itertools.count(1)
+
+
+def new_lineage() -> int:
+    """A number that no sequence has had."""
+    return next(_lineages)
 
 
 def num_pages_for(num_tokens: int) -> int:

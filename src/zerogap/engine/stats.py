@@ -17,6 +17,10 @@ class EngineStats:
     """Rows computed of prompts and scored sequences, for the first time."""
     num_decode_tokens: int = 0
     """Rows computed of drawn tokens, for the first time."""
+    num_shared_decode_tokens: int = 0
+    """Rows of drawn tokens that were not computed, since a sibling that had drawn the same tokens computed them."""
+    num_head_rows: int = 0
+    """Hidden states whose logits were computed for draws; siblings with the same one share it."""
     num_recomputed_tokens: int = 0
     """Rows computed again after a retraction or a weight update."""
     num_cached_tokens: int = 0
@@ -59,6 +63,9 @@ class StatsCounter:
 
     def count_rows(self, scheduled: ScheduledRows) -> None:
         """Rows that were computed; to be called before the sequence advances."""
+        if scheduled.twin is not None:
+            self._counts["num_shared_decode_tokens"] += scheduled.num_rows
+            return
         sequence, start = scheduled.sequence, scheduled.sequence.num_computed
         end = start + scheduled.num_rows
         first_new = max(start, min(sequence.max_computed, end))
@@ -67,9 +74,10 @@ class StatsCounter:
         self._counts["num_prefill_tokens"] += prompt_end - first_new
         self._counts["num_decode_tokens"] += end - prompt_end
 
-    def count_step(self, *, num_sampled: int, lap_s: list[float]) -> None:
+    def count_step(self, *, num_sampled: int, num_head_rows: int, lap_s: list[float]) -> None:
         """A step was made; ``lap_s`` are its seconds of scheduling, computing and committing."""
         self._counts["num_steps"] += 1
+        self._counts["num_head_rows"] += num_head_rows
         self._counts["num_sampled_tokens"] += num_sampled
         for name, seconds in zip(("schedule_s", "compute_s", "commit_s"), lap_s, strict=True):
             self._counts[name] += seconds

@@ -18,16 +18,33 @@ from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.native import native
 
 
-def write_kv(k_TKH: Tensor, v_TKH: Tensor, slots_T: Tensor, k_PKHS: Tensor, v_PKSH: Tensor) -> None:
-    """Store each row's key and value at its slot (page * 16 + offset); slot -1 is skipped."""
+def write_kv(
+    k_TKH: Tensor,
+    v_TKH: Tensor,
+    slots_W: Tensor,
+    k_PKHS: Tensor,
+    v_PKSH: Tensor,
+    rows_W: Tensor | None = None,
+) -> None:
+    """Store keys and values on pages.
+
+    Args:
+        k_TKH: float32 [T, K, H]; v_TKH alike.
+        v_TKH: see k_TKH.
+        slots_W: int64 [W] where to: page * 16 + offset; -1 is skipped.
+        k_PKHS: written in place; v_PKSH alike.
+        v_PKSH: see k_PKHS.
+        rows_W: int64 [W] the row that goes there, which may go to several; None takes row i for slot i.
+    """
     if native.handles(k_TKH):
-        native.write_kv(k_TKH, v_TKH, slots_T, k_PKHS, v_PKSH)
+        native.write_kv(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
         return
-    kept = slots_T >= 0
-    slots = slots_T[kept]
+    kept = slots_W >= 0
+    slots = slots_W[kept]
     pages, offsets = slots // PAGE_SIZE, slots % PAGE_SIZE
-    k_PKHS[pages, :, :, offsets] = k_TKH[kept]
-    v_PKSH[pages, :, offsets] = v_TKH[kept]
+    rows = kept if rows_W is None else rows_W[kept]
+    k_PKHS[pages, :, :, offsets] = k_TKH[rows]
+    v_PKSH[pages, :, offsets] = v_TKH[rows]
 
 
 def paged_attention(

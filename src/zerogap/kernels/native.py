@@ -49,7 +49,7 @@ _SIGNATURES = {
     "zg_add_chunk": "piipppppp",
     "zg_log_sum_exp": "pppi",
     "zg_logits_gradient": "piipppp",
-    "zg_sample": "piiippppppppppppp",
+    "zg_sample": "ppiiippppppppppppp",
 }
 """Arguments of every C function, a letter each: pointer, int64, float."""
 
@@ -507,18 +507,22 @@ class NativeKernels:
                    _pointer(local_target, num_rows, dtype=torch.int64), _pointer(grad, num_rows))  # fmt: skip
 
     def sample(
-        self, logits: Tensor, num_rows: int, vocab_limit: int, rows: SamplingRows
+        self, logits: Tensor, which: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See ``sampling.sample_tokens``; ``logits`` is the filled [chunks, M, VOCAB_CHUNK] buffer.
 
-        A row without a distribution (NaN, infinity, every id banned) gets token -1 and NaN.
+        Draw r reads row ``which[r]`` of M; one with edits reads a row that no other draw reads. A row without a distribution (NaN, infinity, every id banned) gets token -1 and NaN.
         """
-        num_chunks, num_padded = -(-vocab_limit // VOCAB_CHUNK), logits.shape[1]
+        num_chunks, num_logits, num_rows = (
+            -(-vocab_limit // VOCAB_CHUNK),
+            logits.shape[1],
+            len(which),
+        )
         token = torch.empty(num_rows, dtype=torch.int64)
         log_prob, kept = torch.empty(num_rows), torch.empty(num_rows)
         num_edits = len(rows.edit_ids)
-        self._call("zg_sample", _pointer(logits, num_chunks, num_padded, VOCAB_CHUNK), num_rows,
-                   num_padded, vocab_limit, _pointer(rows.temperature_R, num_rows),
+        self._call("zg_sample", _pointer(logits, num_chunks, num_logits, VOCAB_CHUNK),
+                   _pointer(which, num_rows, dtype=torch.int64), num_rows, num_logits, vocab_limit, _pointer(rows.temperature_R, num_rows),
                    _pointer(rows.greedy_R, num_rows, dtype=torch.bool),
                    _pointer(rows.top_k_R, num_rows, dtype=torch.int32), _pointer(rows.top_p_R, num_rows),
                    _pointer(rows.min_p_R, num_rows), _pointer(rows.uniform_R, num_rows, dtype=torch.float64),

@@ -42,6 +42,7 @@ def sample_tokens(
     *,
     vocab_limit: int,
     buffer: LogitsBuffer | None = None,
+    same_R: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draw one token a row.
 
@@ -51,6 +52,8 @@ def sample_tokens(
         rows: how each row draws.
         vocab_limit: ids at or past it cannot be drawn and carry no mass.
         buffer: reused between calls by the caller; None allocates.
+        same_R: int64 [R]: row r has the hidden state of row ``same_R[r]``, at or before it, whose logits it
+            shares; a row with edits only its own, and with nobody. None: no two rows are known to be alike.
 
     Returns:
         tokens int64 [R]; log-probs float32 [R], nats, whole vocabulary, after edits and temperature;
@@ -64,17 +67,23 @@ def sample_tokens(
     if len(rows.edit_ids) and int(rows.edit_ids.min()) < 0:
         msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is no token id; edit ids from 0 on"
         raise KernelError(msg)
-    num_rows, chunks = len(hidden_RD), list(vocab_chunks(vocab_limit))
-    logits = (buffer or LogitsBuffer()).view(len(chunks), num_rows)
-    if native.handles(hidden_RD) and row_gemm.is_native(hidden_RD):
-        native.head_nt(hidden_RD.contiguous(), head_weight_VD[:vocab_limit], logits)
+    which_R = torch.arange(len(hidden_RD))
+    hidden_UD = hidden_RD
+    if same_R is not None:
+        is_first_R = same_R == which_R
+        hidden_UD = hidden_RD[is_first_R]
+        which_R = (is_first_R.cumsum(0) - 1)[same_R]
+    chunks = list(vocab_chunks(vocab_limit))
+    logits = (buffer or LogitsBuffer()).view(len(chunks), len(hidden_UD))
+    if native.handles(hidden_UD) and row_gemm.is_native(hidden_UD):
+        native.head_nt(hidden_UD.contiguous(), head_weight_VD[:vocab_limit], logits)
         parts = []
     else:
-        parts = _chunks_of_logits(logits, chunks, hidden_RD, head_weight_VD)
-    if native.handles(hidden_RD):
-        drawn = native.sample(logits, num_rows, vocab_limit, rows)
+        parts = _chunks_of_logits(logits, chunks, hidden_UD, head_weight_VD)
+    if native.handles(hidden_UD):
+        drawn = native.sample(logits, which_R, vocab_limit, rows)
     else:
-        drawn = _sample_reference(parts, rows)
+        drawn = _sample_reference([part[which_R] for part in parts], rows)
     _check_finite(drawn[1])
     return drawn
 

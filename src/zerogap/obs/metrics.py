@@ -173,6 +173,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("engine/num_sampled_tokens", "sum", "tokens drawn"),
     ("engine/num_prefill_tokens", "sum", "prompt tokens computed, for the first time"),
     ("engine/num_decode_tokens", "sum", "drawn tokens computed, for the first time"),
+    ("engine/num_shared_decode_tokens", "sum", "drawn tokens not computed: a sibling with the same tokens was"),
     ("engine/num_recomputed_tokens", "sum", "tokens computed again after a retraction or a weight update"),
     ("engine/num_cached_tokens", "sum", "tokens found computed: in the prefix cache, or by a sibling"),
     ("engine/num_retractions", "sum", "times a sequence gave its pages back to go on later"),

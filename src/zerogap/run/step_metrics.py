@@ -22,6 +22,7 @@ _ENGINE_COUNTS = (
     "num_sampled_tokens",
     "num_prefill_tokens",
     "num_decode_tokens",
+    "num_shared_decode_tokens",
     "num_recomputed_tokens",
     "num_cached_tokens",
     "num_retractions",

@@ -12,6 +12,7 @@ from zerogap.bench.flops import (
     generation_work,
     keys_seen,
     kv_bytes_per_token,
+    num_generation_rows,
     num_sequence_tokens,
     num_training_rows,
     training_work,
@@ -119,3 +120,14 @@ def test_a_decoded_token_reads_every_matrix_once_and_the_keys_and_values_before_
     # The answer's tokens at positions 3, 4 and 5 are fed back and see 4, 5 and 6 keys.
     weights = 4 * (3 * LAYER + 4 * 7)
     assert decode_bytes(SHAPE, num_prompt=3, num_answer=4) == weights + 5 * one_token
+
+
+def test_rows_and_logits_that_answers_share_get_no_credit():
+    whole = generation_work(SHAPE, ONE_PROMPT)
+    num_rows = num_generation_rows(ONE_PROMPT)
+    assert num_rows == 3 + 1 + 3
+    assert generation_work(SHAPE, ONE_PROMPT, num_rows=num_rows, num_head_rows=6) == whole
+    shared = generation_work(SHAPE, ONE_PROMPT, num_rows=num_rows - 2, num_head_rows=3)
+    assert shared.body == pytest.approx(whole.body * 5 / 7)
+    assert shared.attention == pytest.approx(whole.attention * 5 / 7)
+    assert shared.head == pytest.approx(whole.head / 2)

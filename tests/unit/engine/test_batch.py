@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+import torch
 
 from zerogap.engine.batch import build_batch
+from zerogap.engine.logit_edits import LogitEdits
 from zerogap.engine.plan import StepPlan
 from zerogap.engine.sequence import ScoreTask, Sequence
 from zerogap.engine.stopping import StopConditions
@@ -34,7 +36,8 @@ def test_rows_carry_ids_positions_slots_and_their_sequence():
     assert rows.token_ids_T.tolist() == [114, 115, 116, 117, 100, 101]
     assert rows.row_sequence_T.tolist() == [0, 0, 0, 0, 1, 1]
     assert rows.row_position_T.tolist() == [14, 15, 16, 17, 0, 1]
-    assert rows.slots_T.tolist() == [94, 95, 32, 33, 112, 113]
+    assert rows.write_row_W[:6].tolist() == [0, 1, 2, 3, 4, 5]
+    assert rows.write_slot_W.tolist() == [94, 95, 32, 33, 112, 113, *[-1] * 58]
     assert rows.page_table_BP[:, :2].tolist() == [[5, 2], [7, 0], *[[0, 0]] * 4]
     assert not rows.page_table_BP[:, 2:].any()
     assert batch.draws.row_R.tolist() == [3], "only a sequence that misses nothing draws"
@@ -47,8 +50,50 @@ def test_from_eight_rows_on_the_last_tile_is_filled_with_rows_that_nobody_sees(n
     rows = build_batch(plan).rows
     assert rows.token_ids_T[num_rows:].tolist() == [0] * (padded - num_rows)
     assert rows.row_position_T[num_rows:].tolist() == [-1] * (padded - num_rows)
-    assert rows.slots_T[num_rows:].tolist() == [-1] * (padded - num_rows)
+    assert (rows.write_slot_W >= 0).sum() == num_rows
     assert rows.page_table_BP.shape == (padded, 16)
+
+
+def decoding(num_tokens, pages, lineage):
+    made = sequence(num_tokens, pages=pages, num_computed=num_tokens - 1)
+    made.lineage = lineage
+    return made
+
+
+def test_twins_share_a_row_and_each_has_its_key_and_value_on_its_own_pages():
+    plan = StepPlan(100)
+    for pages, lineage in (([3], 7), ([4], 8), ([5], 7), ([6], 0), ([9], 0), ([8], 7)):
+        plan.add(decoding(6, pages, lineage), 1)
+    batch = build_batch(plan)
+    assert plan.budget == 100 - 4
+    assert (batch.rows.row_position_T >= 0).sum() == 4
+    assert batch.draws.row_R.tolist() == [0, 1, 0, 2, 3, 0]
+    assert batch.draws.same_R.tolist() == [0, 1, 0, 3, 4, 0]
+    assert batch.rows.write_row_W[:6].tolist() == [0, 1, 2, 3, 0, 0]
+    offset = 5
+    slots = [page * 16 + offset for page in (3, 4, 6, 9, 5, 8)]
+    assert batch.rows.write_slot_W[:6].tolist() == slots
+
+
+def test_rows_after_twins_stand_where_they_are():
+    plan = StepPlan(100)
+    plan.add(decoding(6, [3], 7), 1)
+    plan.add(decoding(6, [4], 7), 1)
+    plan.add(sequence(3, pages=[7]), 3)
+    batch = build_batch(plan)
+    assert batch.rows.row_position_T.tolist() == [5, 0, 1, 2]
+    assert batch.draws.row_R.tolist() == [0, 0, 3]
+
+
+def test_a_draw_with_edited_logits_shares_them_with_nobody():
+    plan = StepPlan(100)
+    hidden_D = torch.zeros(4)
+    for i, bias in enumerate(({}, {3: 1.0}, {}, {3: 1.0})):
+        made = sequence(16, pages=[i], num_computed=16, logit_bias=bias)
+        made.prompt_hidden_D = hidden_D
+        made.edits = LogitEdits.build(made.params, made.prompt_ids, ())
+        plan.add(made, 0)
+    assert build_batch(plan).draws.same_R.tolist() == [0, 1, 0, 3]
 
 
 @pytest.mark.parametrize(("num_pages", "width"), [(1, 16), (16, 16), (17, 32), (33, 64)])

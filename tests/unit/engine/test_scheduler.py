@@ -31,9 +31,10 @@ def run(core, *requests) -> dict[tuple[str, int], object]:
 def test_a_groups_prompt_is_computed_once(length, prefix_cache):
     core, runner = fake_engine(prefix_cache=prefix_cache)
     outputs = run(core, ask(text(length), n=6, max_new_tokens=4))
-    assert runner.num_rows == length + 6 * 3
-    assert core.stats.num_prefill_tokens == length
-    assert core.stats.num_decode_tokens == 6 * 3
+    stats = core.stats
+    assert runner.num_rows == length + stats.num_decode_tokens
+    assert stats.num_prefill_tokens == length
+    assert stats.num_decode_tokens + stats.num_shared_decode_tokens == 6 * 3
     assert sorted(o.num_cached_tokens for o in outputs.values()) == [0] + [length] * 5
 
 

@@ -1,6 +1,7 @@
 """A machine that cannot be exact is refused, not believed."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from helpers.recipes import run_config
@@ -14,6 +15,7 @@ from zerogap.run.train import TrainingRun
 class PolicyWithProbe:
     def __init__(self, failures):
         self._failures = failures
+        self.model = SimpleNamespace(config=SimpleNamespace(head_dim=64))
 
     def probe(self):
         return RowProbe(2, self._failures)

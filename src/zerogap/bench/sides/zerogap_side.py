@@ -76,6 +76,8 @@ class Rollout:
             peak_rss_gb=self._memory.gb,
             seconds_by_part=_engine_seconds(spent),
             num_recomputed_tokens=spent.num_recomputed_tokens,
+            num_generation_rows=spent.num_prefill_tokens + spent.num_decode_tokens,
+            num_head_rows=spent.num_head_rows,
             limits=before.limits_with(after),
             fma_gflops=before.fma_with(after),
             decoding=before.decoding_with(
@@ -156,6 +158,8 @@ class Step:
             peak_rss_gb=self._memory.gb,
             seconds_by_part={**seconds, **parts},
             num_recomputed_tokens=spent.num_recomputed_tokens,
+            num_generation_rows=spent.num_prefill_tokens + spent.num_decode_tokens,
+            num_head_rows=spent.num_head_rows,
             num_training_rows=metrics.num_rows,
             num_distinct_training_rows=metrics.num_rows - metrics.num_rows_repeated,
             num_micro_batches=metrics.num_micro_batches,
@@ -290,11 +294,11 @@ def prompt_works(outputs: Sequence[GenerateOutput], spent: EngineStats) -> tuple
         )
         for group in by_request.values()
     )
-    counted = spent.num_prefill_tokens + spent.num_decode_tokens
+    counted = spent.num_prefill_tokens + spent.num_decode_tokens + spent.num_shared_decode_tokens
     derived = sum(
         work.num_prompt - work.num_cached + sum(n - 1 for n in work.num_answers) for work in works
     )
-    assert counted == derived, f"the engine computed {counted} rows, its outputs explain {derived}"
+    assert counted == derived, f"the engine counted {counted} rows, its outputs explain {derived}"
     return works
 
 

@@ -246,15 +246,16 @@ void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temper
   }
 }
 
-// logits: [chunks][M][CHUNK]; edits change them in place. A row without a distribution gets token -1 and NaN.
-void zg_sample(float* logits, int64_t R, int64_t M, int64_t V, const float* temperature,
+// logits: [chunks][M][CHUNK]; draw r reads row which[r]. Edits change logits in place, so a row with edits is read by
+// one draw only. A row without a distribution gets token -1 and NaN.
+void zg_sample(float* logits, const int64_t* which, int64_t R, int64_t M, int64_t V, const float* temperature,
                const uint8_t* greedy, const int32_t* top_k, const float* top_p, const float* min_p,
                const double* uniform, const int64_t* edit_offsets, const int32_t* edit_ids,
                const float* edit_scale, const float* edit_add, int64_t* token, float* log_prob,
                float* kept_log_mass) {
 #pragma omp parallel for schedule(dynamic, 1)
   for (int64_t r = 0; r < R; ++r) {
-    const Row row{logits, r, M, V};
+    const Row row{logits, which[r], M, V};
     for (int64_t e = edit_offsets[r]; e < edit_offsets[r + 1]; ++e) {
       if (edit_ids[e] >= V) continue;
       float& x = row.at(edit_ids[e]);
