@@ -2,7 +2,10 @@
 
 Nothing here costs what a sequence or the vocabulary is long, except the copy of page tables.
 
-Letters: T rows (padded), W keys and values to write (padded), B sequences with rows, P pages of the longest, R drawing rows, Q scored rows.
+Twins (``plan``) have one row together, and each its own slot to write and its own draw.
+
+Letters: T rows (padded from 8 on), W keys and values to write (padded), B rows of the page table, one for each sequence
+that computes and the rest unused, P pages of the longest (padded), R draws, Q scored rows.
 """
 
 from collections.abc import Sequence as Sequences
@@ -26,7 +29,7 @@ class Rows:
     """What goes through the model, in one order for all arrays."""
 
     token_ids_T: np.ndarray
-    """int64; T is at most 8, or a multiple of 8: full tiles of the matrix products, and few different shapes."""
+    """int64; T is below 8, or a multiple of 8: full tiles of the AVX-512 product, and few shapes to record."""
     row_sequence_T: np.ndarray
     """int32 index into the page table; 0 for padding rows."""
     row_position_T: np.ndarray
@@ -36,7 +39,7 @@ class Rows:
     write_slot_W: np.ndarray
     """int64 slot it is written to; -1 where W, a multiple of 64, is padded."""
     page_table_BP: np.ndarray
-    """int32; B is T, and the width a power of two: few different shapes. Entries that no row needs are 0."""
+    """int32; B is T (1 at least), and P a power of two, 16 at least: few shapes to record. Entries that no row needs are 0."""
 
 
 @dataclass(frozen=True)

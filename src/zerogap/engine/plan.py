@@ -1,4 +1,8 @@
-"""What one step does: rows to compute, sequences that draw, pages to copy before."""
+"""What one step does: rows to compute, sequences that draw, pages to copy before.
+
+Twins are siblings of one lineage (``sequence``): they hold the same keys, values and tokens, so their next rows are the
+same bits. The first one in the plan computes the row; the others take it, and cost no budget.
+"""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +26,7 @@ class StepPlan:
     """One step. Filled by the scheduler, read by everybody else."""
 
     budget: int
-    """Rows that may still be added."""
+    """Rows that may still be computed."""
     rows: list[ScheduledRows] = field(default_factory=list)
     page_copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to): a page's contents in every layer."""

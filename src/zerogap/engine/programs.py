@@ -1,9 +1,10 @@
 """Recorded forward passes, one for each shape of inputs, while the model stays what it was.
 
-A decode step runs the same kernels as the one before with other inputs. From the second time that its shapes occur, a pass is recorded (``kernels.program``) and then repeated without Python between the kernels. Whatever could make
-a recording wrong throws all of them away: another address of a weight, another kernel library, a hook on a module.
-A model that computes something with torch between the kernels cannot be recorded; it runs as before,
-and ``why_not`` says what stood in the way.
+A decode step runs the same kernels as the one before with other inputs. The second time that its shapes occur, a pass
+is recorded (``kernels.program``); from the third on it is repeated without Python between the kernels. Whatever could
+make a recording wrong throws all of them away: another address of a weight or of the KV cache, other kernels, another
+number of threads, a hook on a module. A model that computes something with torch between the kernels cannot be
+recorded; it runs as before, and ``why_not`` says what stood in the way.
 """
 
 from collections import OrderedDict

@@ -1,10 +1,10 @@
 """The part of the engine that computes: KV cache tensors, the model's forward pass, and the draw.
 
-Goes in: a ``Batch``. Comes out: a ``StepResult``. It keeps no state besides the cache's contents, and
-knows nothing of requests.
+Goes in: a ``Batch``. Comes out: a ``StepResult``. What it keeps between steps is the cache's contents;
+recorded passes and the logits buffer only save time. It knows nothing of requests.
 
 Letters: L layers, P pages, K key/value heads, H head dim, S slots a page, N query heads; and the
-batch's T, R and Q.
+batch's T, W, R and Q.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,6 @@ class ModelRunner:
         self._vocab_limit = vocab_limit
         self._device = model.head_weight.device
         heads, size = config.num_kv_heads, config.head_dim
-        # Zeros, not empty: slots past a row's position enter a product with weight 0, and 0 * NaN is NaN.
         self._k_memory = ForgettableZeros((config.num_layers, num_pages, heads, size, PAGE_SIZE))
         self._v_memory = ForgettableZeros((config.num_layers, num_pages, heads, PAGE_SIZE, size))
         self._use_memory()

@@ -2,7 +2,8 @@
 
 Every function is row-invariant: a row's bits depend on that row (and, for attention, on its own keys)
 and never on what is computed beside it. That is what makes the trainer's log-prob of a token equal to
-the engine's. ``kernel_report()`` says which path runs and why.
+the engine's. ``kernel_report()`` says which path runs and why. A forward pass made of these functions
+can be recorded and made again without the Python between them (``record``).
 """
 
 from zerogap.kernels.attention import packed_attention, paged_attention, write_kv

@@ -3,7 +3,8 @@
 Keys live in pages of 16 slots: ``k[P, K, H, S]`` (transposed, so that 16 keys are one vector of the
 score kernel) and ``v[P, K, S, H]``. A row sees keys ``[0, position]`` of its sequence and walks them in
 absolute order with one accumulation, whatever is computed beside it. For training, packed rows are
-first written to such pages; a prompt that several samples share is written once.
+first written to such pages; full pages of a prefix that several samples share are written once. In C++,
+rows that share leading pages are computed as one block, so that a page is loaded once for all of them.
 
 Source of the layout idea: paged attention (Kwon et al., 2023).
 """

@@ -4,10 +4,11 @@ PAGE_SIZE = 16
 """Tokens a KV page: one vector of keys for the score kernel."""
 
 ROW_MULTIPLE = 8
-"""GEMM rows are padded to a multiple of this; below it, MKL picks kernels whose bits depend on the row count."""
+"""Where a BLAS multiplies, rows are padded to a multiple of this: otherwise MKL picks kernels whose bits depend on the
+row count. Where the products are ours, no bit depends on it."""
 
 FIXED_TILE = 64
-"""Rows of every GEMM call where the BLAS does not keep a row's bits over row counts: slower, and exact."""
+"""Rows of every call of a BLAS that does not keep a row's bits over row counts: slower, and exact."""
 
 VOCAB_CHUNK = 4096
 """Columns of the head that are computed at once."""

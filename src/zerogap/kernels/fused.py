@@ -1,8 +1,9 @@
-"""A row-wise kernel and the matrix product after it, as one operation of the backward pass.
+"""A row-wise kernel and the matrix product after it, as one operation.
 
 The product's input is cheap to compute and as wide as a row of activations; kept for the backward of
 every layer it would be half of a step's memory. Here it is computed again instead: the same kernel on
-the same input, so gradients keep their bits.
+the same input, so gradients keep their bits. Without gradients the two are one call of C++ where the
+product is ours: the same two kernels, and no tensor between them.
 """
 
 import torch

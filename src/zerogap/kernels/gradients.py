@@ -3,7 +3,8 @@
 Autograd makes a fresh tensor for every weight's gradient and adds it to ``.grad`` afterwards: for each
 micro-batch as much memory traffic as two copies of the model, and for a tied embedding two temporaries of
 its whole size at once. Inside ``gradients_in_place()`` the product adds to ``.grad`` itself, and autograd
-is told that there is no gradient. The sums are the same bits.
+is told that there is no gradient. The sums are the same bits, but for a matrix that a pass uses twice (a tied
+embedding): autograd adds its two gradients to each other first.
 """
 
 from collections.abc import Generator

@@ -41,7 +41,7 @@ class PackedLayout:
     write_row_W: Tensor
     """int64 [W]: packed row of each page slot that is filled, ascending."""
     write_slot_W: Tensor
-    """int64 [W]: the slot; one row fills several slots where a shared prompt ends inside a page."""
+    """int64 [W]: the slot; one row fills several slots where a shared prefix ends inside a page."""
 
 
 def build_packed_layout(
@@ -52,7 +52,7 @@ def build_packed_layout(
     Args:
         key_rows: for each sequence, int [L]: the packed row that holds each position.
         query_start: for each sequence, the first position whose row is its own. Earlier rows belong to
-            another sequence (a prompt computed once for its siblings).
+            another sequence (a prefix computed once for all that begin with it).
         num_rows: T. Rows that no sequence owns are padding: they see nothing and give zeros.
 
     Raises:

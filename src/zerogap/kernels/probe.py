@@ -1,9 +1,10 @@
 """Checks on this very machine what exactness rests on, and says which kernels run.
 
-A GEMM's row must have the same bits for every number of rows that is a multiple of 8. MKL keeps that on
-the processors we know, but for products of fewer than 10 columns whose inner width 4 does not divide;
-another BLAS, thread count or shape may not, so it is measured at start-up on the model's own shapes,
-never assumed.
+A row of the forward's matrix products must have the same bits beside any other rows. Our own products (AVX2,
+AVX-512) keep that by construction, and the probe is a check of what was compiled. A BLAS must keep it for every
+number of rows that is a multiple of 8. MKL does on the processors we know, but for products of fewer than 10
+columns whose inner width 4 does not divide; another BLAS, thread count or shape may not, so it is measured at
+start-up on the model's own shapes, never assumed.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ _ROW_COUNTS = (8, 16, 24, 40, 64, 72, 136, 256, 520)
 
 @dataclass(frozen=True)
 class RowProbe:
-    """Which GEMM shapes give a row the same bits at every number of rows."""
+    """Which shapes of product do not give a row the same bits at every number of rows."""
 
     num_threads: int
     failures: tuple[tuple[int, int, int], ...]
@@ -49,7 +50,7 @@ def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
 
 
 def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
-    """Probe; where a shape fails, multiply in tiles of ``FIXED_TILE`` rows from now on and probe again.
+    """Probe; where a shape fails, let the BLAS multiply tiles of ``FIXED_TILE`` rows from now on and probe again.
 
     Returns:
         The last probe. If it still fails, this machine cannot be exact, and the caller must say so.

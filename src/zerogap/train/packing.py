@@ -57,7 +57,7 @@ class MicroBatch:
 
     @property
     def num_padding_rows(self) -> int:
-        """Rows that matrix products add to T."""
+        """Rows that a BLAS would be given beside T; our own products add none."""
         return -self.num_rows % ROW_MULTIPLE
 
 

@@ -1,4 +1,4 @@
-"""Gradients that are added to ``.grad`` where they are made: the bits of autograd's own, and nothing else."""
+"""Gradients that are added to ``.grad`` where they are made: autograd's own, to the bit where a weight is used once."""
 
 import pytest
 import torch
