@@ -39,7 +39,7 @@ class Rows:
     write_slot_W: np.ndarray
     """int64 slot it is written to; -1 where W, a multiple of 64, is padded."""
     page_table_BP: np.ndarray
-    """int32; B is T (1 at least), and P a power of two, 16 at least: few shapes to record. Entries that no row needs are 0."""
+    """int32; B is T, P a power of two: few shapes to record. Entries that no row needs are 0."""
 
 
 @dataclass(frozen=True)
