@@ -2,16 +2,19 @@
 
 A decode step runs the same kernels as the one before with other inputs. The second time that its shapes occur, a pass
 is recorded (``kernels.program``); from the third on it is repeated without Python between the kernels. Whatever could
-make a recording wrong throws all of them away: another address of a weight or of the KV cache, other kernels, another
-number of threads, a hook on a module. A model that computes something with torch between the kernels cannot be
-recorded; it runs as before, and ``why_not`` says what stood in the way.
+make a recording wrong throws all of them away: another address of a weight or of the KV cache, another module, other
+kernels, another number of threads. While a module has a hook, every pass runs as it is written, since hooks are Python.
+A model that computes something with torch between the kernels cannot be recorded; it runs as before, and ``why_not``
+says what stood in the way.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from zerogap.kernels import Arena, NotRecordable, Program, product_choice, record
 
@@ -26,12 +29,8 @@ class ForwardPrograms:
     """Runs forward passes of one model, recorded where that is possible."""
 
     def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        # Dictionaries and not tensors: a weight that is replaced is seen as well.
-        self._tensors = [
-            (d, name) for m in modules for d in (m._parameters, m._buffers) for name in d
-        ]
-        self._hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
+        self._model = model
+        self._look_at_modules()
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
         self._seen: set[Hashable] = set()
         self._arena: Arena | None = None
@@ -53,6 +52,11 @@ class ForwardPrograms:
             run: the pass itself.
         """
         if len(inputs[0]) > _MAX_ROWS or self.why_not is not None:
+            return run()
+        if self._children() != self._known_children:
+            self._look_at_modules()
+            self._programs.clear()
+        if any(self._hooks):
             return run()
         state = self._model_state(places)
         if state != self._state:
@@ -83,8 +87,22 @@ class ForwardPrograms:
             self._programs.popitem(last=False)
         return output
 
+    def _look_at_modules(self) -> None:
+        """Where everything stands that may be replaced in a module: dictionaries, and not what is in them."""
+        modules = list(self._model.modules())
+        self._submodules = [m._modules for m in modules if m._modules]
+        self._known_children = self._children()
+        self._tensors = [d for m in modules for d in (m._parameters, m._buffers) if d]
+        self._hooks: list[Mapping[int, object]] = [
+            torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks,
+            *(h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)),
+        ]  # fmt: skip
+
+    def _children(self) -> list[nn.Module | None]:
+        return list(chain.from_iterable(d.values() for d in self._submodules))
+
     def _model_state(self, places: Sequence[Tensor]) -> tuple[object, ...]:
-        """What recordings rest on: equal states, equal calls."""
-        addresses = [None if (t := d[name]) is None else t.data_ptr() for d, name in self._tensors]
+        """What recordings rest on beside the modules: equal states, equal calls."""
+        addresses = [None if t is None else t.data_ptr() for d in self._tensors for t in d.values()]
         addresses += [tensor.data_ptr() for tensor in places]
-        return (*addresses, torch.get_num_threads(), sum(map(len, self._hooks)), product_choice())
+        return (*addresses, torch.get_num_threads(), product_choice())

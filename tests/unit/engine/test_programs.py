@@ -14,14 +14,23 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x):
+        return linear(x, self.weight)
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(16, 16))
-        self.inner = nn.Linear(2, 2)
+        self.inner = Inner()
 
     def forward(self, x):
-        return linear(linear(x, self.weight), self.weight)
+        return self.inner(linear(x, self.weight))
 
 
 class Subject:
@@ -74,8 +83,8 @@ def replace_data(subject):
     subject.model.weight.data = torch.randn(16, 16)
 
 
-def add_hook(subject):
-    subject.model.inner.register_forward_hook(lambda *_: None)
+def replace_module(subject):
+    subject.model.inner = Inner()
 
 
 def move_place(subject):
@@ -87,11 +96,11 @@ def change_threads(_subject):
 
 
 @pytest.mark.parametrize(
-    "change", [replace_parameter, replace_data, add_hook, move_place, change_threads]
+    "change", [replace_parameter, replace_data, replace_module, move_place, change_threads]
 )
 def test_whatever_a_recording_rests_on_throws_it_away(subject, change):
     warm(subject)
-    threads, old = torch.get_num_threads(), (subject.place, subject.model.weight.data)
+    threads, old = torch.get_num_threads(), (subject.place, *subject.model.state_dict().values())
     try:
         change(subject)
         subject(torch.randn(4, 16))
@@ -100,7 +109,32 @@ def test_whatever_a_recording_rests_on_throws_it_away(subject, change):
         assert subject.programs.num_replayed == 2, "recorded again"
     finally:
         torch.set_num_threads(threads)
-    assert len(old) == 2  # kept alive, so that an address cannot come back by chance
+    assert len(old) == 3  # kept alive, so that an address cannot come back by chance
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda model, hook: model.inner.register_forward_hook(hook),
+        lambda model, hook: model.inner.register_forward_pre_hook(hook),
+        lambda _, hook: nn.modules.module.register_module_forward_hook(hook),
+        lambda _, hook: nn.modules.module.register_module_forward_pre_hook(hook),
+    ],
+)
+def test_a_hook_is_called_in_every_pass_and_recordings_are_used_again_without_it(subject, register):
+    warm(subject)
+    passes = []
+    handle = register(subject.model, lambda module, *_: passes.append(module))
+    try:
+        for _ in range(4):
+            subject(torch.randn(4, 16))
+    finally:
+        handle.remove()
+    # The subject's own comparison is a pass too.
+    assert passes.count(subject.model.inner) == 2 * 4
+    assert subject.programs.num_replayed == 1
+    subject(torch.randn(4, 16))
+    assert subject.programs.num_replayed == 2
 
 
 def test_a_model_that_computes_with_torch_is_run_as_it_is_and_the_reason_is_kept(subject):
