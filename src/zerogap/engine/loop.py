@@ -105,7 +105,8 @@ class EngineLoop:
         """One step, if there is anything to do.
 
         Raises:
-            NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied.
+            NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied, as after any
+                other exception of the runner and after an interrupt.
         """
         if self.is_idle:
             return
@@ -144,6 +145,10 @@ class EngineLoop:
             msg = f"weight version {self.weight_version}, a step that drew for {who}: {error}. All requests were aborted; check the last update and that all weights were loaded"
             self._give_up(msg)
             raise NumericsError(msg) from error
+        except BaseException as error:
+            # The plan counts pages as copied and prompts as forked, and nobody knows how far the step came.
+            self._give_up(f"a step was not computed to its end: {error!r}")
+            raise
 
     def _commit(self, plan: StepPlan, batch: Batch, result: StepResult) -> None:
         """Record what was computed, scored and drawn; let go of what has ended."""

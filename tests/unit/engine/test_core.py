@@ -263,6 +263,29 @@ def fail(batch):
     raise NumericsError("row 0 is NaN")
 
 
+@pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt()])
+def test_a_step_that_is_cut_off_ends_everything_and_poisons_nothing(error):
+    core, runner = fake_engine()
+    core.add_request(ask("a", n=3))
+    steps(core, 1)
+
+    def cut_off(batch):
+        assert batch.page_copies, "siblings fork in this step"
+        raise error
+
+    run, runner.run = runner.run, cut_off
+    with pytest.raises(type(error)):
+        core.step()
+    runner.run = run
+    outputs = core.step()
+    assert [output.finish_reason.kind for output in outputs] == ["abort"] * 3
+    assert "a step was not computed to its end" in outputs[0].finish_reason.message
+    core.check_integrity()
+    core.add_request(ask("b"))
+    (output,) = run_until_idle(core)
+    assert (output.num_cached_tokens, output.output_ids.tolist()) == (0, drawn("b", 12))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
