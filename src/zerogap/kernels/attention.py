@@ -15,6 +15,7 @@ from torch import Tensor
 from zerogap.errors import KernelError
 from zerogap.kernels import reference
 from zerogap.kernels.constants import PAGE_SIZE
+from zerogap.kernels.gradients import first_order
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.native import native
 
@@ -77,6 +78,7 @@ class _PackedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TNH,) = grads
         q, k, v, out, lse = ctx.saved_tensors

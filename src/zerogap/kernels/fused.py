@@ -9,7 +9,7 @@ product is ours: the same two kernels, and no tensor between them.
 import torch
 from torch import Tensor
 
-from zerogap.kernels.gradients import input_gradient, weight_gradient
+from zerogap.kernels.gradients import first_order, input_gradient, weight_gradient
 from zerogap.kernels.linear import linear, linear_rows, row_gemm
 from zerogap.kernels.native import native
 from zerogap.kernels.rowwise import rms_norm, swiglu
@@ -24,6 +24,7 @@ class _NormLinear(torch.autograd.Function):
         return linear_rows(normed_TD, weight_OD, bias_O)
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TO,) = grads
         x_TD, norm_D, weight_OD, rstd_T = ctx.saved_tensors
@@ -57,6 +58,7 @@ class _SwigluLinear(torch.autograd.Function):
         return linear_rows(native.swiglu(gate_up_TF2), weight_OF, None, residual_TO)
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TO,) = grads
         gate_up_TF2, weight_OF = ctx.saved_tensors

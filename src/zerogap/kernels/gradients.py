@@ -3,18 +3,21 @@
 Autograd makes a fresh tensor for every weight's gradient and adds it to ``.grad`` afterwards: for each
 micro-batch as much memory traffic as two copies of the model, and for a tied embedding two temporaries of
 its whole size at once. Inside ``gradients_in_place()`` the product adds to ``.grad`` itself, and autograd
-is told that there is no gradient. The sums are the same bits, but for a matrix that a pass uses twice (a tied
-embedding): autograd adds its two gradients to each other first.
+is told that there is no gradient. The sums are the same bits, but for what autograd would add to each other first: the
+two gradients of a matrix that a pass uses twice (a tied embedding), and those of an id that occurs twice.
 """
 
-from collections.abc import Generator
+import functools
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zerogap.errors import KernelError
 from zerogap.kernels.native import native
 
 _in_place: ContextVar[bool] = ContextVar("gradients_in_place", default=False)
@@ -38,6 +41,19 @@ def gradient_buffer(weight: Tensor) -> Tensor | None:
     if not (_in_place.get() and weight.is_leaf):
         return None
     return weight.grad
+
+
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates the backward of an autograd Function whose gradients are constants to autograd: kernels make them."""
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *grads: Tensor) -> Any:  # noqa: ANN401
+        if torch.is_grad_enabled():
+            msg = "a gradient of a gradient was asked for (create_graph=True), and kernels have first gradients only: it would be wrong without a word; take second ones of another model"
+            raise KernelError(msg)
+        return backward(ctx, *grads)
+
+    return checked
 
 
 def input_gradient(grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None) -> Tensor:
@@ -75,6 +91,7 @@ class _Embedding(torch.autograd.Function):
         return _rows(token_ids_T, weight_VD)
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
         token_ids_T, weight_VD = ctx.saved_tensors

@@ -12,7 +12,12 @@ from torch import Tensor
 from zerogap.errors import KernelError
 from zerogap.kernels import reference
 from zerogap.kernels.constants import VOCAB_CHUNK
-from zerogap.kernels.gradients import add_weight_gradient_, gradient_buffer, input_gradient
+from zerogap.kernels.gradients import (
+    add_weight_gradient_,
+    first_order,
+    gradient_buffer,
+    input_gradient,
+)
 from zerogap.kernels.linear import row_gemm
 from zerogap.kernels.native import native
 
@@ -50,6 +55,7 @@ class _LogProbs(torch.autograd.Function):
         return stats.target_logit - lse, entropy
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         grad_R, _entropy_has_none = grads
         hidden_RD, weight_VD, target_R, temperature_R, lse_R = ctx.saved_tensors

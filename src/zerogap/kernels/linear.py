@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from zerogap.kernels.constants import ROW_MULTIPLE
-from zerogap.kernels.gradients import input_gradient, weight_gradient
+from zerogap.kernels.gradients import first_order, input_gradient, weight_gradient
 from zerogap.kernels.native import native
 
 
@@ -80,6 +80,7 @@ class _Linear(torch.autograd.Function):
         return linear_rows(x_TI, weight_OI, bias_O, residual_TO)
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TO,) = grads
         x_TI, weight_OI = ctx.saved_tensors

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from zerogap.kernels import reference
+from zerogap.kernels.gradients import first_order
 from zerogap.kernels.native import native
 
 
@@ -15,6 +16,7 @@ class _RmsNorm(torch.autograd.Function):
         return y
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
         return (*native.rms_norm_backward(grad_TD, *ctx.saved_tensors), None)
@@ -36,6 +38,7 @@ class _Swiglu(torch.autograd.Function):
         return native.swiglu(gate_up_TF2)
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TF,) = grads
         return native.swiglu_backward(grad_TF, *ctx.saved_tensors)
@@ -71,6 +74,7 @@ class _QkvRope(torch.autograd.Function):
         return q, k, v
 
     @staticmethod
+    @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         grad_q, grad_k, grad_v = grads
         qkv, cos, sin, q_norm, k_norm = ctx.saved_tensors

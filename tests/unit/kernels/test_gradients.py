@@ -1,18 +1,27 @@
 """Gradients that are added to ``.grad`` where they are made: autograd's own, to the bit where a weight is used once."""
 
+import numpy as np
 import pytest
 import torch
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT
 
+from zerogap.errors import KernelError
 from zerogap.kernels import (
+    build_packed_layout,
     embedding,
     gradients_in_place,
     linear,
     log_probs,
     norm_linear,
+    packed_attention,
+    qkv_rope,
+    rms_norm,
+    rope_tables,
+    swiglu,
     swiglu_linear,
 )
+from zerogap.kernels.native import native
 
 IDS = torch.tensor([3, 1, 3, 0, 3, 7])
 
@@ -89,6 +98,39 @@ def test_a_tensor_that_is_no_leaf_keeps_its_place_in_the_graph():
     with gradients_in_place():
         linear(torch.ones(3, 16), base * 2.0).sum().backward()
     EXACT.check(base.grad, torch.full((12, 16), 6.0))
+
+
+def rope_of(x: torch.Tensor) -> torch.Tensor:
+    cos, sin = rope_tables(torch.ones(8), torch.arange(len(x)))
+    return qkv_rope(x, cos, sin, None, None, num_heads=1, num_kv_heads=1, eps=1e-5)[0]
+
+
+def attention_of(x: torch.Tensor) -> torch.Tensor:
+    layout = build_packed_layout([np.arange(len(x))], [0], len(x))
+    heads = x.view(len(x), 3, 16)
+    return packed_attention(heads, heads[:, :1], heads[:, :1], layout, scale=1.0)
+
+
+@pytest.mark.skipif(native.library is None, reason="torch's own backward has second gradients")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: linear(x, x[:5]),
+        lambda x: rms_norm(x, x[0], 1e-5),
+        swiglu,
+        lambda x: norm_linear(x, x[0], x[:5], eps=1e-5),
+        lambda x: swiglu_linear(x, x[:, :24]),
+        lambda x: embedding(IDS, x),
+        lambda x: log_probs(x[:6], x, IDS, torch.ones(6), vocab_limit=8)[0],
+        rope_of,
+        attention_of,
+    ],
+)
+def test_a_gradient_of_a_gradient_is_refused(function):
+    x = torch.randn(8, 48, requires_grad=True)
+    torch.autograd.grad((function(x) ** 2).sum(), [x])
+    with pytest.raises(KernelError, match="a gradient of a gradient"):
+        torch.autograd.grad((function(x) ** 2).sum(), [x], create_graph=True)
 
 
 def test_the_switch_is_off_outside():
