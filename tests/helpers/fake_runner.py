@@ -78,6 +78,12 @@ class FakeRunner:
             score_log_prob_Q=-batch.scores.target_Q.astype(np.float32) - 1,
         )
 
+    def keys(self, sequence) -> np.ndarray:
+        """What stands in for keys and values on a sequence's pages: [num_computed, 3]."""
+        positions = np.arange(sequence.num_computed)
+        pages = sequence.pages.astype(np.int64)[positions // PAGE_SIZE]
+        return self._slots[pages * PAGE_SIZE + positions % PAGE_SIZE]
+
     def clear(self) -> None:
         self._slots[:] = -1
 
@@ -155,5 +161,7 @@ def _prefix_digest(token_ids: np.ndarray) -> int:
 
 
 def _mix(prefix: int, seed: int, index: int) -> int:
-    raw = f"{prefix}/{seed}/{index}".encode()
+    # Neighbours draw alike, most of the time: siblings that draw the same tokens share rows.
+    family = index if prefix % 16 == 0 else index // 2
+    raw = f"{prefix}/{seed}/{family}".encode()
     return int.from_bytes(hashlib.blake2b(raw, digest_size=7).digest(), "big")

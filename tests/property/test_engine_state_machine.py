@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers.fake_runner import EOS, expected_tokens, fake_engine, run_until_idle
+from helpers.planted_fault import assert_notices
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,6 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from zerogap.engine import loop
 from zerogap.types import GenerateOutput, GenerateRequest, SamplingParams
 
 
@@ -36,7 +38,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_scheduled_tokens=max_running + extra_budget,
             prefix_cache=prefix_cache,
         )
-        self.num_pages = num_pages
+        self.num_pages, self.num_twins = num_pages, 0
         self.accepted: dict[tuple[str, int], GenerateRequest] = {}
         self.outputs: dict[tuple[str, int], GenerateOutput] = {}
 
@@ -120,6 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
     def is_whole(self):
         if hasattr(self, "core"):
             self.core.check_integrity()
+            self._check_twins()
 
     def teardown(self):
         if hasattr(self, "core"):
@@ -134,6 +137,14 @@ class EngineMachine(RuleBasedStateMachine):
             assert key not in self.outputs, f"{key} was answered twice"
             self.outputs[key] = output
             self._check(output, self.accepted[key])
+
+    def _check_twins(self):
+        first_of = {}
+        for sequence in [s for s in self.core._scheduler.running if s.lineage]:
+            first = first_of.setdefault(sequence.lineage, sequence)
+            for what in (known_ids, self.runner.keys):
+                assert what(sequence).tolist() == what(first).tolist(), "twins differ"
+            self.num_twins += sequence is not first
 
     def _check(self, output, request):
         params = request.sampling_params
@@ -151,6 +162,10 @@ class EngineMachine(RuleBasedStateMachine):
         assert [s.start for s in spans] == [0, *(s.end for s in spans)][: len(spans)]
         assert (spans[-1].end if spans else 0) == len(ids)
         assert (np.diff([s.version for s in spans]) > 0).all()
+
+
+def known_ids(sequence):
+    return sequence.token_ids[: sequence.num_tokens]
 
 
 TestEngineMachine = EngineMachine.TestCase
@@ -172,6 +187,40 @@ def test_a_long_random_life(seed):
         _random_operation(machine, rng)
         machine.is_whole()
     machine.teardown()
+
+
+def _life_of_twins(seed: int) -> EngineMachine:
+    rng = np.random.default_rng(seed)
+    machine = EngineMachine()
+    machine.build(
+        num_pages=int(rng.integers(12, 40)),
+        max_running=int(rng.integers(4, 13)),
+        extra_budget=int(rng.integers(0, 20)),
+        prefix_cache=bool(rng.random() < 0.8),
+    )
+    for _ in range(40):
+        _random_operation(machine, rng)
+        machine.is_whole()
+        if rng.random() < 0.2:
+            machine.add(
+                text=int(rng.integers(1, 3)),
+                length=int(rng.choice([5, 16, 31, 33])),
+                n=int(rng.integers(2, 9)),
+                max_new_tokens=int(rng.integers(10, 60)),
+                seed=0,
+            )
+    machine.teardown()
+    return machine
+
+
+def test_twins_have_the_same_tokens_and_keys_whatever_happens_to_them(monkeypatch):
+    lives = [_life_of_twins(seed) for seed in range(15)]
+    assert sum(machine.num_twins for machine in lives) > 100
+    stats = [machine.core.stats for machine in lives]
+    assert sum(s.num_shared_decode_tokens for s in stats) > 200
+    assert sum(s.num_retractions for s in stats) > 50
+    monkeypatch.setattr(loop, "new_lineage", lambda: 1)
+    assert_notices("siblings stay twins whatever they draw", lambda: _life_of_twins(0))
 
 
 def _random_operation(machine: EngineMachine, rng: np.random.Generator) -> None:
