@@ -3,6 +3,7 @@ import torch
 from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import assert_notices, planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
+from jaxtyping import TypeCheckError
 
 from zerogap.kernels import linear
 from zerogap.kernels.linear import row_gemm
@@ -103,3 +104,8 @@ def test_a_residual_is_added_as_a_sum_of_its_own_would_be(has_bias):
         EXACT.check(ours, theirs)
     with planted_fault("the residual is left out"):
         EXACT.check(linear(x, weight, bias), apart)
+
+
+def test_annotations_of_this_room_are_checked_while_tests_run():
+    with pytest.raises(TypeCheckError):
+        linear("x", torch.ones(2, 2))
