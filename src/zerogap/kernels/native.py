@@ -26,12 +26,12 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 _SIGNATURES = {
     "zg_has_gemm": "",
     "zg_panel_columns": "",
-    "zg_gemm_nt": "pppppiii",
+    "zg_gemm_nt": "pppppiiipii",
     "zg_gemm_nn": "pppiiii",
     "zg_gemm_tn": "ppppiiii",
-    "zg_norm_gemm_nt": "pppppiiif",
+    "zg_norm_gemm_nt": "pppppiiifpii",
     "zg_head_nt": "pppiiii",
-    "zg_swiglu_gemm_nt": "ppppiii",
+    "zg_swiglu_gemm_nt": "ppppiiipii",
     "zg_embedding": "pppiii",
     "zg_embedding_backward": "pppii",
     "zg_rms_norm": "ppppiif",
@@ -52,6 +52,9 @@ _SIGNATURES = {
     "zg_sample": "ppiiippppppppppppp",
 }
 """Arguments of every C function, a letter each: pointer, int64, float."""
+
+_NOTHING_NEXT = (None, 0, 0)
+"""No weight [N, K] is expected after this product's: the last three arguments of those that can fetch ahead."""
 
 _RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_has_gemm", "zg_panel_columns"}
 
@@ -182,7 +185,7 @@ class NativeKernels:
         (num_rows, width), num_out = x.shape, len(weight)
         self._call("zg_gemm_nt", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
                    _pointer(bias, num_out), _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out),
-                   num_rows, num_out, width)  # fmt: skip
+                   num_rows, num_out, width, *_NOTHING_NEXT)  # fmt: skip
 
     def head_nt(self, hidden: Tensor, weight: Tensor, logits: Tensor) -> None:
         """[M, K] x [N, K] transposed into the chunks of ``logits`` [chunks, M, VOCAB_CHUNK], the last one packed."""
@@ -199,7 +202,7 @@ class NativeKernels:
         out = x.new_empty(num_rows, num_out)
         self._call("zg_norm_gemm_nt", _pointer(x, num_rows, width), _pointer(norm, width),
                    _pointer(weight, num_out, width), _pointer(bias, num_out), _pointer(out, num_rows, num_out),
-                   num_rows, num_out, width, eps)  # fmt: skip
+                   num_rows, num_out, width, eps, *_NOTHING_NEXT)  # fmt: skip
         return out
 
     def swiglu_gemm_nt(self, gate_up: Tensor, weight: Tensor, residual: Tensor | None) -> Tensor:
@@ -208,7 +211,7 @@ class NativeKernels:
         out = gate_up.new_empty(num_rows, num_out)
         self._call("zg_swiglu_gemm_nt", _pointer(gate_up, num_rows, 2 * width), _pointer(weight, num_out, width),
                    _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out), num_rows, num_out,
-                   width)  # fmt: skip
+                   width, *_NOTHING_NEXT)  # fmt: skip
         return out
 
     def gemm_nn(self, x: Tensor, weight: Tensor, out: Tensor, *, accumulate: bool) -> None:

@@ -11,6 +11,7 @@ Then there is no program, and the reason. A tensor's place is free again when Py
 shared among calls as far as it was in the recorded pass, and never further.
 """
 
+import itertools
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -86,6 +87,18 @@ class _Space:
         self._free = merged
 
 
+_WEIGHT_AT = {"zg_gemm_nt": (1, 6, 7), "zg_norm_gemm_nt": (2, 6, 7), "zg_swiglu_gemm_nt": (1, 5, 6)}
+"""Where a product's arguments have its weight, N and K; its last three are those of the product after it."""
+
+
+def _link_products(calls: Sequence[KernelCall]) -> None:
+    """Tell each product which weight comes next, so that memory does not stand still between two of them."""
+    products = [call for call in calls if call.function.__name__ in _WEIGHT_AT]
+    for product, after in itertools.pairwise(products):
+        weight = [after.arguments[i] for i in _WEIGHT_AT[after.function.__name__]]
+        product.arguments[-3:] = weight
+
+
 class Program:
     """Kernel calls in order, and where the inputs' pointers stand in them."""
 
@@ -97,6 +110,7 @@ class Program:
         kept: object,
     ) -> None:
         self._calls, self._output, self._kept = calls, output, kept
+        _link_products(calls)
         self._places: list[list[tuple[list[Any], int]]] = []
         for tensor in inputs:
             pointer = tensor.data_ptr()

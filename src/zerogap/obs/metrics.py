@@ -153,7 +153,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("train/num_rows_saved", "sum", "token rows that sharing prompts and other prefixes left out"),
     ("train/saved_fraction", "mean", "train/num_rows_saved over the rows that there would be without sharing"),
     ("train/num_rows_repeated", "sum", "token rows computed twice, since a group was cut to fit micro-batches"),
-    ("train/wasted_fraction", "mean", "repeated rows and a BLAS's padding over all rows, padding included"),
+    ("train/wasted_fraction", "mean", "rows that several micro-batches compute, over all rows"),
     ("train/num_rows_without_gradient", "sum", "token rows without a backward pass: their advantages are all 0"),
     ("train/num_micro_batches", "sum", "forward and backward passes"),
     ("train/micro_batch_fill", "mean", "token rows over what the micro-batches could hold"),

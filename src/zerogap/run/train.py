@@ -452,7 +452,7 @@ def _describe_sharing(trained: TrainMetrics) -> str:
     alone, wasted = trained.num_rows + trained.num_rows_saved, trained.wasted_fraction
     cure = ": a larger train.micro_batch_tokens cuts groups less" if wasted > _MUCH_WASTE else ""
     return (
-        f"training computes {trained.num_rows:,} rows ({wasted:.1%} repeated or padding{cure}); "
+        f"training computes {trained.num_rows:,} rows ({wasted:.1%} of them twice{cure}); "
         f"every sample by itself would need {alone:,}: {trained.saved_fraction:.0%} saved"
     )
 

@@ -76,8 +76,6 @@ class TrainMetrics:
     """Rows that sharing prompts and other common prefixes left out."""
     num_rows_repeated: int
     """Rows among ``num_rows`` that another micro-batch computes as well, since their group did not fit into one."""
-    num_padding_rows: int
-    """Rows that a BLAS would be given beside ``num_rows``; our own products add none."""
     micro_batch_fill: float
     """num_rows / (num_micro_batches * micro_batch_tokens); above 1 only where single samples exceed the budget."""
     seconds: Mapping[str, float]
@@ -95,6 +93,5 @@ class TrainMetrics:
 
     @property
     def wasted_fraction(self) -> float:
-        """Repeated and padding rows over all rows, padding included."""
-        wasted = self.num_rows_repeated + self.num_padding_rows
-        return wasted / (self.num_rows + self.num_padding_rows)
+        """Repeated rows over all rows."""
+        return self.num_rows_repeated / self.num_rows

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from zerogap.errors import DataError
-from zerogap.kernels import ROW_MULTIPLE, PackedLayout, build_packed_layout
+from zerogap.kernels import PackedLayout, build_packed_layout
 from zerogap.train.bins import Bundle, cut, deal
 from zerogap.train.prefix_tree import prefix_branches
 from zerogap.types import Sample
@@ -54,11 +54,6 @@ class MicroBatch:
     def num_rows(self) -> int:
         """T."""
         return len(self.token_ids_T)
-
-    @property
-    def num_padding_rows(self) -> int:
-        """Rows that a BLAS would be given beside T; our own products add none."""
-        return -self.num_rows % ROW_MULTIPLE
 
 
 def pack(

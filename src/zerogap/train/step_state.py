@@ -97,7 +97,6 @@ class StepState:
             num_rows_without_gradient=sum(batch.num_rows for batch in watching),
             num_rows_saved=sum(batch.num_rows_saved for batch in batches),
             num_rows_repeated=sum(batch.num_rows_repeated for batch in batches),
-            num_padding_rows=sum(batch.num_padding_rows for batch in batches),
             micro_batch_fill=num_rows / (len(batches) * max_rows),
             seconds=self.spans.take_totals(),
             old_log_probs=tuple(

@@ -50,6 +50,17 @@ def test_weights_are_read_at_every_run():
     EXACT.check(program.run([x]), linear(x, weight))
 
 
+@torch.no_grad()
+def test_every_product_knows_the_weight_that_comes_next():
+    _, program = recorded(block, torch.randn(3, 32))
+    products = [c.arguments for c in program._calls]
+    assert [a[-3:] for a in products] == [
+        [DOWN.data_ptr(), 32, 32],
+        [WEIGHTS[1].data_ptr(), 48, 32],
+        [None, 0, 0],
+    ]
+
+
 def test_what_torch_computes_between_kernels_stops_the_recording():
     x = torch.randn(5, 32)
     for function in (lambda y: linear(y, DOWN) + 1.0, lambda y: linear(y * 2.0, DOWN), torch.tanh):

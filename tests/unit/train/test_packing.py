@@ -110,13 +110,6 @@ def test_a_group_is_cut_where_its_samples_part():
     assert [b.num_rows_repeated for b in batches] == [0, 1]
 
 
-def test_padding_rows_are_those_of_matrix_products():
-    (batch,) = packed([make_sample([1] * 9, [2, 3])])
-    assert (batch.num_rows, batch.num_padding_rows) == (10, 6)
-    (batch,) = packed([make_sample([1] * 7, [2, 3])])
-    assert (batch.num_rows, batch.num_padding_rows) == (8, 0)
-
-
 def test_a_sample_beyond_the_budget_is_alone():
     long = make_sample(range(30), [1, 2], group_id="long")
     short = make_sample([1], [2, 3], group_id="short")

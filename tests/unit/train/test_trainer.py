@@ -223,11 +223,10 @@ def test_metrics_count_rows_and_time():
     assert metrics.micro_batch_fill == metrics.num_rows / 1000
     assert metrics.saved_fraction == metrics.num_rows_saved / alone.num_rows
     assert (alone.saved_fraction, alone.num_rows_repeated) == (0.0, 0)
-    assert metrics.num_padding_rows == -metrics.num_rows % 8
     cut = build(micro_batch_tokens=40).step(samples, advantages_of(samples))
     assert cut.num_rows - cut.num_rows_repeated == metrics.num_rows
-    wasted = cut.num_rows_repeated + cut.num_padding_rows
-    assert cut.wasted_fraction == wasted / (cut.num_rows + cut.num_padding_rows) > 0
+    assert cut.wasted_fraction == cut.num_rows_repeated / cut.num_rows > 0
+    assert metrics.wasted_fraction == 0
     assert metrics.num_loss_tokens == sum(s.num_loss_tokens for s in samples)
     assert {"pack", "forward", "backward", "optimizer"} <= metrics.seconds.keys()
     assert all(seconds >= 0 for seconds in metrics.seconds.values())

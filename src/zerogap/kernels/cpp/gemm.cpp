@@ -1,7 +1,7 @@
 // The three products of a linear layer, exact by construction where a BLAS has to be probed:
-//   nt: y = x * w^T (+ residual)    the forward
-//   nn: dx = dy * w                 backward to the input
-//   tn: dw (+)= dy^T * x            backward to the weight
+//   nt: y = x * w^T (+ bias) (+ residual)    the forward
+//   nn: dx = dy * w                          backward to the input
+//   tn: dw (+)= dy^T * x                     backward to the weight
 // Each output adds blocks of 256 terms, each block one accumulator, terms ascending, fused multiply-add, whatever
 // the number of rows is and wherever a row stands. How a product is cut into tiles and threads never shows.
 //
@@ -53,6 +53,15 @@ struct Left {
 struct Ahead {
   const float* at;
   int64_t step;
+};
+
+// The weight [N, K] of the product that is expected after this one, or null: its first panels are fetched during the
+// last ones of this product, for the thread that will take them.
+struct Next {
+  const float* w;
+  int64_t N, K;
+  int64_t panels() const { return N / COLUMNS; }
+  const float* panel(int64_t p) const { return p < panels() ? w + p * COLUMNS * K : nullptr; }
 };
 
 // One tile: R rows of `a` by one panel, into total[R][COLUMNS].
@@ -252,12 +261,13 @@ float* input_storage(int64_t floats) {
 // after the other; `next` is known while one is worked on, so that its weights can be fetched.
 struct Items {
   int64_t panels, parts, M;
-  std::atomic<int64_t> taken{0};
+  std::atomic<int64_t> taken{0};  // beside each thread's first, which has its own number
   Items(int64_t N, int64_t M) : panels((N + COLUMNS - 1) / COLUMNS), M(M) {
     const int64_t wanted = 4 * omp_get_max_threads(), most = std::max<int64_t>(1, M / 64);
     parts = std::min(most, (wanted + panels - 1) / panels);
   }
   int64_t count() const { return panels * parts; }
+  int64_t take() { return omp_get_num_threads() + taken++; }
   int64_t column(int64_t item) const { return item / parts * COLUMNS; }
   int64_t begin(int64_t item) const { return M * (item % parts) / parts; }
   int64_t end(int64_t item) const { return M * (item % parts + 1) / parts; }
@@ -281,7 +291,7 @@ void multiply_item(const Items& items, int64_t item, Left a, const float* panel,
   }
 }
 
-void few_rows(const float* x, const float* w, Extras extras, float* y, int64_t M, int64_t N, int64_t K) {
+void few_rows(const float* x, const float* w, Extras extras, float* y, int64_t M, int64_t N, int64_t K, Next after) {
   const int64_t panels = N / COLUMNS, left = N % COLUMNS;
 #pragma omp parallel
   {
@@ -291,7 +301,8 @@ void few_rows(const float* x, const float* w, Extras extras, float* y, int64_t M
     alignas(64) float total[MOST * COLUMNS];
     for (int64_t p = begin; p < end; ++p) {
       const float* panel = w + p * COLUMNS * K;
-      const Ahead ahead = p + 1 < end ? Ahead{panel + COLUMNS * K, 16} : Ahead{panel, 0};
+      const float* fetch = p + 1 < end ? panel + COLUMNS * K : after.panel(after.panels() * t / T);
+      const Ahead ahead = fetch ? Ahead{fetch, 16} : Ahead{panel, 0};
       multiply_few_rows(M, x, panel, K, ahead, total);
       finish(total, M, extras.at(0, p * COLUMNS, N), y + p * COLUMNS, N, COLUMNS);
     }
@@ -321,21 +332,26 @@ void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F);
 int64_t zg_has_gemm() { return 1; }
 
 // x [M, K], w [N, K], bias [N] or null, residual [M, N] or null, y [M, N]; y may be the residual itself.
+// next_w [next_N, next_K]: see Next.
 void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* residual, float* y, int64_t M,
-                int64_t N, int64_t K) {
+                int64_t N, int64_t K, const float* next_w, int64_t next_N, int64_t next_K) {
   const Extras extras{bias, residual};
+  const Next after{next_w, next_w ? next_N : 0, next_K};
   if (M == 0) return;
-  if (M <= FEW) return few_rows(x, w, extras, y, M, N, K);
+  if (M <= FEW) return few_rows(x, w, extras, y, M, N, K, after);
   Items items(N, M);
 #pragma omp parallel
   {
     float* panel = panel_storage(K * COLUMNS);
-    int64_t item = items.taken++;
+    int64_t item = omp_get_thread_num();
     while (item < items.count()) {
-      const int64_t next = items.taken++, column = items.column(item);
+      const int64_t next = items.take(), column = items.column(item);
       // The last panel may be shorter than a panel: nothing past the weight is fetched.
-      const bool has_next = next < items.count() && items.column(next) + COLUMNS <= N;
-      const float* fetch = has_next ? w + items.column(next) * K : nullptr;
+      const float* fetch = nullptr;
+      if (next >= items.count())
+        fetch = after.panel(omp_get_thread_num());
+      else if (items.column(next) + COLUMNS <= N)
+        fetch = w + items.column(next) * K;
       const bool many = items.end(item) - items.begin(item) >= 8 * ROWS;
       pack_transposed(w, N, K, column, fetch && !many ? Ahead{fetch, 16} : Ahead{panel, 0}, panel);
       multiply_item<false>(items, item, {x, K}, panel, K, many ? fetch : nullptr, extras, y, N);
@@ -346,24 +362,28 @@ void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* 
 
 // y = rms_norm(x, norm) * w^T + bias, in one call: the same two kernels.
 void zg_norm_gemm_nt(const float* x, const float* norm, const float* w, const float* bias, float* y, int64_t M,
-                     int64_t N, int64_t K, float eps) {
+                     int64_t N, int64_t K, float eps, const float* next_w, int64_t next_N, int64_t next_K) {
   float* normed = input_storage(M * K);
   zg_rms_norm(x, norm, normed, nullptr, M, K, eps);
-  zg_gemm_nt(normed, w, bias, nullptr, y, M, N, K);
+  zg_gemm_nt(normed, w, bias, nullptr, y, M, N, K, next_w, next_N, next_K);
 }
 
 // y = swiglu(gate_up [M, 2K]) * w^T + residual, in one call: the same two kernels.
 void zg_swiglu_gemm_nt(const float* gate_up, const float* w, const float* residual, float* y, int64_t M, int64_t N,
-                       int64_t K) {
+                       int64_t K, const float* next_w, int64_t next_N, int64_t next_K) {
   float* active = input_storage(M * K);
   zg_swiglu(gate_up, active, M, K);
-  zg_gemm_nt(active, w, nullptr, residual, y, M, N, K);
+  zg_gemm_nt(active, w, nullptr, residual, y, M, N, K, next_w, next_N, next_K);
 }
 
 // Logits in chunks of `chunk` columns: y [ceil(N / chunk)][M][chunk], the last chunk packed to its own width.
 void zg_head_nt(const float* x, const float* w, float* y, int64_t M, int64_t N, int64_t K, int64_t chunk) {
-  for (int64_t begin = 0; begin < N; begin += chunk)
-    zg_gemm_nt(x, w + begin * K, nullptr, nullptr, y + M * begin, M, std::min(chunk, N - begin), K);
+  for (int64_t begin = 0; begin < N; begin += chunk) {
+    const int64_t end = std::min(begin + chunk, N);
+    const float* next_w = end < N ? w + end * K : nullptr;
+    zg_gemm_nt(x, w + begin * K, nullptr, nullptr, y + M * begin, M, end - begin, K, next_w,
+               std::min(chunk, N - end), K);
+  }
 }
 
 // x [M, N], w [N, K], y [M, K]; adds to y, or replaces it.
@@ -372,7 +392,7 @@ void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, 
 #pragma omp parallel
   {
     float* panel = panel_storage(N * COLUMNS);
-    for (int64_t item; (item = items.taken++) < items.count();) {
+    for (int64_t item = omp_get_thread_num(); item < items.count(); item = items.take()) {
       pack_plain(w, K, N, items.column(item), panel);
       multiply_item<false>(items, item, {x, N}, panel, N, nullptr, {nullptr, accumulate ? y : nullptr}, y, K);
     }
@@ -419,11 +439,13 @@ void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64
 int64_t zg_panel_columns() { return COLUMNS; }
 #else
 int64_t zg_has_gemm() { return 0; }
-void zg_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t) {}
+void zg_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t,
+                const float*, int64_t, int64_t) {}
 void zg_norm_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t,
-                     float) {}
+                     float, const float*, int64_t, int64_t) {}
 void zg_head_nt(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-void zg_swiglu_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t) {}
+void zg_swiglu_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, const float*,
+                       int64_t, int64_t) {}
 void zg_gemm_nn(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
 void zg_gemm_tn(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, int64_t) {}
 int64_t zg_panel_columns() { return 1; }
