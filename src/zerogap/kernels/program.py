@@ -179,6 +179,16 @@ def _refuse(func: object) -> Never:
     raise NotRecordable(msg)
 
 
+def _refuse_parts(tensor: Tensor, calls: Sequence[KernelCall], output: Tensor) -> None:
+    # A run puts another input's pointer where the recorded one was. One into its middle would stay what it was.
+    first = tensor.data_ptr()
+    last = first + tensor.nbytes - 1
+    arguments = [a for call in calls for a in call.arguments if isinstance(a, int)]
+    if any(first < a <= last for a in arguments) or first <= output.data_ptr() <= last:
+        msg = f"the model's forward uses a part of an input of shape {tuple(tensor.shape)}, or returns the input"
+        raise NotRecordable(msg)
+
+
 def record(
     forward: Callable[[], Tensor], inputs: Sequence[Tensor], arena: Arena
 ) -> tuple[Tensor, Program]:
@@ -193,8 +203,8 @@ def record(
         the output of this run, and the program.
 
     Raises:
-        NotRecordable: the pass computes something with torch, or with kernels that are not C++; what it did is undone by
-            running it again without recording.
+        NotRecordable: the pass computes something with torch, or with kernels that are not C++, or a kernel reads a part of
+            an input; what it did is undone by running it again without recording.
     """
     calls: list[KernelCall] = []
     with torch.no_grad(), native.recording(calls), _RecordingMode(arena):
@@ -202,4 +212,6 @@ def record(
     if not calls:
         msg = "the C++ kernels are not in use"
         raise NotRecordable(msg)
+    for tensor in inputs:
+        _refuse_parts(tensor, calls, output)
     return output, Program(calls, inputs, output, arena)

@@ -68,6 +68,19 @@ def test_what_torch_computes_between_kernels_stops_the_recording():
             recorded(function, x)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: linear(y[2:], DOWN),
+        lambda y: linear(y[:2], DOWN, residual_TO=y[3:]),
+        lambda y: (linear(y, DOWN), y[:2])[1],
+    ],
+)
+def test_a_part_of_an_input_is_not_recorded_since_another_input_is_elsewhere(function):
+    with pytest.raises(NotRecordable, match="a part of an input"):
+        recorded(function, torch.randn(5, 32))
+
+
 def test_a_pass_without_kernels_is_no_program(monkeypatch):
     with pytest.raises(NotRecordable, match="not in use"):
         recorded(lambda y: y[:2], torch.randn(5, 32))
