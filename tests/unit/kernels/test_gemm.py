@@ -114,6 +114,13 @@ def test_nan_and_infinity_pass_through_and_touch_their_own_row_only():
     EXACT.check(out[others], expected[others])
 
 
+def test_no_columns_are_no_division_by_them():
+    x, grad = torch.randn(64, 20), torch.randn(64, 12)
+    assert product(x, torch.empty(0, 20)).shape == (64, 0)
+    native.gemm_nn(grad, torch.empty(12, 0), torch.empty(64, 0), accumulate=False)
+    native.gemm_tn(grad, torch.empty(64, 0), torch.empty(12, 0), accumulate=False)
+
+
 def test_no_rows_give_no_product_and_a_gradient_of_zero():
     x, weight, grad = torch.empty(0, 20), torch.randn(12, 20), torch.empty(0, 12)
     assert product(x, weight).shape == (0, 12)

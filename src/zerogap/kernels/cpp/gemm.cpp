@@ -264,7 +264,7 @@ struct Items {
   std::atomic<int64_t> taken{0};  // beside each thread's first, which has its own number
   Items(int64_t N, int64_t M) : panels((N + COLUMNS - 1) / COLUMNS), M(M) {
     const int64_t wanted = 4 * omp_get_max_threads(), most = std::max<int64_t>(1, M / 64);
-    parts = std::min(most, (wanted + panels - 1) / panels);
+    parts = panels ? std::min(most, (wanted + panels - 1) / panels) : 1;
   }
   int64_t count() const { return panels * parts; }
   int64_t take() { return omp_get_num_threads() + taken++; }
