@@ -143,7 +143,13 @@ def _choice(options: BenchOptions) -> Choice:
 
 
 def _plain(options: BenchOptions) -> dict[str, Any]:
-    return {
-        name: [str(shape) for shape in value] if name == "shapes" and value else str(value) if isinstance(value, Path) else value
-        for name, value in vars(options).items()
-    }  # fmt: skip
+    return {name: _plain_value(value) for name, value in vars(options).items()}
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, Path):
+        # Which file it is, not where it lies on this machine: reports are published.
+        return value.name
+    if isinstance(value, (tuple, list)):
+        return [str(item) if isinstance(item, RunShape) else item for item in value]
+    return value
