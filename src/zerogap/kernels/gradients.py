@@ -36,11 +36,15 @@ def gradients_in_place() -> Generator[None]:
         _in_place.reset(token)
 
 
-def gradient_buffer(weight: Tensor) -> Tensor | None:
-    """The ``.grad`` to add to, or None where a gradient tensor is to be returned."""
-    if not (_in_place.get() and weight.is_leaf):
-        return None
-    return weight.grad
+def gradient_target(weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What a backward adds the weight's gradient to, and what it then returns to autograd.
+
+    Within ``gradients_in_place()`` that is ``weight.grad`` and None; else zeros, which are returned.
+    """
+    if _in_place.get() and weight.is_leaf and weight.grad is not None:
+        return weight.grad, None
+    zeros = torch.zeros_like(weight)
+    return zeros, zeros
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +62,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def input_gradient(grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None) -> Tensor:
     """``grad @ weight``: [T, O], [O, I] -> [T, I]; added to ``into_TI`` if given."""
-    if native.handles(grad_TO) and native.has_gemm:
+    if native.multiplies(grad_TO):
         out_TI = grad_TO.new_empty(len(grad_TO), weight_OI.shape[1]) if into_TI is None else into_TI
         native.gemm_nn(
             grad_TO.contiguous(), weight_OI.contiguous(), out_TI, accumulate=into_TI is not None
@@ -69,19 +73,17 @@ def input_gradient(grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = 
 
 def weight_gradient(weight_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> Tensor | None:
     """``grad.T @ x``: [T, O], [T, I] -> [O, I]; None if it was added to ``weight.grad``."""
-    buffer_OI = gradient_buffer(weight_OI)
-    if buffer_OI is not None:
-        add_weight_gradient_(buffer_OI, grad_TO, x_TI)
-        return None
-    return add_weight_gradient_(torch.zeros_like(weight_OI), grad_TO, x_TI)
+    into_OI, returned_OI = gradient_target(weight_OI)
+    add_weight_gradient_(into_OI, grad_TO, x_TI)
+    return returned_OI
 
 
-def add_weight_gradient_(buffer_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> Tensor:
-    """``buffer += grad.T @ x``; returns the buffer."""
-    if native.handles(grad_TO) and native.has_gemm and buffer_OI.is_contiguous():
+def add_weight_gradient_(buffer_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> None:
+    """``buffer += grad.T @ x``."""
+    if native.multiplies(grad_TO) and buffer_OI.is_contiguous():
         native.gemm_tn(grad_TO.contiguous(), x_TI.contiguous(), buffer_OI, accumulate=True)
-        return buffer_OI
-    return buffer_OI.add_(torch.mm(grad_TO.t(), x_TI))
+    else:
+        buffer_OI.add_(torch.mm(grad_TO.t(), x_TI))
 
 
 class _Embedding(torch.autograd.Function):
@@ -95,13 +97,12 @@ class _Embedding(torch.autograd.Function):
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
         token_ids_T, weight_VD = ctx.saved_tensors
-        buffer_VD = gradient_buffer(weight_VD)
-        into_VD = torch.zeros_like(weight_VD) if buffer_VD is None else buffer_VD
+        into_VD, returned_VD = gradient_target(weight_VD)
         if native.handles(grad_TD) and into_VD.is_contiguous():
             native.embedding_backward(token_ids_T, grad_TD.contiguous(), into_VD)
         else:
             into_VD.index_add_(0, token_ids_T, grad_TD)
-        return None, into_VD if buffer_VD is None else None
+        return None, returned_VD
 
 
 def _rows(token_ids_T: Tensor, weight_VD: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from zerogap.kernels.constants import VOCAB_CHUNK
 from zerogap.kernels.gradients import (
     add_weight_gradient_,
     first_order,
-    gradient_buffer,
+    gradient_target,
     input_gradient,
 )
 from zerogap.kernels.linear import row_gemm
@@ -62,11 +62,7 @@ class _LogProbs(torch.autograd.Function):
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         num_rows = len(hidden_RD)
         grad_hidden = torch.zeros_like(hidden_RD) if needs_hidden else None
-        grad_weight = buffer_VD = None
-        if needs_weight:
-            buffer_VD = gradient_buffer(weight_VD)
-            if buffer_VD is None:
-                buffer_VD = grad_weight = torch.zeros_like(weight_VD)
+        into_VD, grad_weight = gradient_target(weight_VD) if needs_weight else (None, None)
         logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, ctx.vocab_limit))
         for begin, end in vocab_chunks(ctx.vocab_limit):
             chunk_RC = logits[: num_rows * (end - begin)].view(num_rows, end - begin)
@@ -74,8 +70,8 @@ class _LogProbs(torch.autograd.Function):
             _logits_gradient_(chunk_RC, temperature_R, lse_R, target_R - begin, grad_R)
             if grad_hidden is not None:
                 input_gradient(chunk_RC, weight_VD[begin:end], grad_hidden)
-            if buffer_VD is not None:
-                add_weight_gradient_(buffer_VD[begin:end], chunk_RC, hidden_RD)
+            if into_VD is not None:
+                add_weight_gradient_(into_VD[begin:end], chunk_RC, hidden_RD)
         return grad_hidden, grad_weight, None, None, None
 
 

@@ -49,7 +49,7 @@ class RowGemm:
 
     def is_native(self, x_MI: Tensor) -> bool:
         """Whether our own product takes this tensor."""
-        return self.tile is None and native.handles(x_MI) and native.has_gemm
+        return self.tile is None and native.multiplies(x_MI)
 
     def _blas(self, x_MI: Tensor, weight_OI: Tensor, out_MO: Tensor) -> Tensor:
         if self.tile is None and len(x_MI) % ROW_MULTIPLE == 0:

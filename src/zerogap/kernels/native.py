@@ -178,6 +178,10 @@ class NativeKernels:
         """Whether this processor has C++ matrix products (AVX2 or AVX-512); the BLAS multiplies otherwise."""
         return self.library is not None and self._has_gemm
 
+    def multiplies(self, tensor: Tensor) -> bool:
+        """Whether a C++ matrix product takes this tensor."""
+        return self.handles(tensor) and self.has_gemm
+
     def gemm_nt(
         self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None
     ) -> None:
