@@ -96,7 +96,7 @@ class GrpoStep:
             Table(
                 "A whole GRPO step: median (lowest..highest)",
                 [row for result in results for row in _rows(result)],
-                [*self._missing(), *self.failures, *warning],
+                [*self._notes(), *warning],
             ),
             roofline_table("Steps under the roofline", results),
             Table(
@@ -111,7 +111,7 @@ class GrpoStep:
 
     def report(self) -> dict[str, Any]:
         """Every shape's numbers, and whether TRL took part."""
-        return {"shapes": self.results(), "notes": [*self._missing(), *self.failures]}
+        return {"shapes": self.results(), "notes": self._notes()}
 
     def results(self) -> list[dict[str, Any]]:
         """Of every shape that has been measured at least once."""
@@ -143,7 +143,7 @@ class GrpoStep:
                 Worker(
                     "TRL", "zerogap.bench.sides.trl_side:TrlStep",
                     threads=setting.prepared.threads, prepared=setting.prepared, shape=shape,
-                    micro_batch=math.gcd(self._trl_micro_batch, shape.num_sequences),
+                    micro_batch=self._micro_batch_of(shape),
                     learning_rate=LEARNING_RATE, output_dir=str(setting.folder / "trl"),
                 )
             )  # fmt: skip
@@ -167,9 +167,19 @@ class GrpoStep:
         setting.say(f"TRL: {error}")
         self.failures.append(f"TRL failed: {str(error).strip().splitlines()[-1]}")
 
-    def _missing(self) -> list[str]:
+    def _micro_batch_of(self, shape: RunShape) -> int:
+        """Sequences in a forward pass of TRL's, which wants their number divided evenly."""
+        return math.gcd(self._trl_micro_batch, shape.num_sequences)
+
+    def _notes(self) -> list[str]:
         reason = self._choice.why_not("trl") if "trl" in self._choice.names else None
-        return [] if reason is None else [f"trl: {reason}"]
+        missing = [] if reason is None else [f"trl: {reason}"]
+        smaller = [
+            f"{shape}: TRL computed {self._micro_batch_of(shape)} sequences at a time, since {self._trl_micro_batch} do not divide its {shape.num_sequences}: its time says little"
+            for shape, runs in self._runs.items()
+            if runs.trl and self._micro_batch_of(shape) != self._trl_micro_batch
+        ]
+        return [*missing, *smaller, *self.failures]
 
     def _result(self, shape: RunShape, runs: _Runs) -> dict[str, Any]:
         model = self._model
