@@ -64,6 +64,44 @@ struct Next {
   const float* panel(int64_t p) const { return p < panels() ? w + p * COLUMNS * K : nullptr; }
 };
 
+// The sums of a tile within a block of terms. Always inlined, so that they stay in registers.
+template <int R>
+using Sums = vec[R][VECS];
+
+template <int R>
+inline __attribute__((always_inline)) void clear(Sums<R>& acc) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+    for (int c = 0; c < VECS; ++c) acc[r][c] = set1(0.0f);
+}
+
+// One term of every sum: row r's factor is x[r * ld], the columns' are b.
+template <int R>
+inline __attribute__((always_inline)) void add_term(Sums<R>& acc, const float* x, int64_t ld, const float* b) {
+  vec column[VECS];
+#pragma GCC unroll 2
+  for (int c = 0; c < VECS; ++c) column[c] = load(b + c * W);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const vec s = set1(x[r * ld]);
+#pragma GCC unroll 2
+    for (int c = 0; c < VECS; ++c) acc[r][c] = fma(s, column[c], acc[r][c]);
+  }
+}
+
+// A finished block, into or onto total[R][COLUMNS].
+template <int R>
+inline __attribute__((always_inline)) void add_block(const Sums<R>& acc, bool is_first, float* total) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+    for (int c = 0; c < VECS; ++c) {
+      float* t = total + r * COLUMNS + c * W;
+      store(t, is_first ? acc[r][c] : add(load(t), acc[r][c]));
+    }
+}
+
 // One tile: R rows of `a` by one panel, into total[R][COLUMNS].
 template <int R, bool BY_K>
 void multiply(Left a, const float* panel, int64_t K, Ahead& ahead, float* total) {
@@ -71,20 +109,9 @@ void multiply(Left a, const float* panel, int64_t K, Ahead& ahead, float* total)
   for (int64_t begin = 0; begin < K; begin += BLOCK) {
     const int64_t end = std::min(K, begin + BLOCK);
     vec acc[R][VECS];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-      for (int c = 0; c < VECS; ++c) acc[r][c] = set1(0.0f);
+    clear<R>(acc);
     const auto term = [&](int64_t k) __attribute__((always_inline)) {
-      vec b[VECS];
-#pragma GCC unroll 2
-      for (int c = 0; c < VECS; ++c) b[c] = load(panel + k * COLUMNS + c * W);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const vec s = set1(BY_K ? a.data[k * a.ld + r] : a.data[r * a.ld + k]);
-#pragma GCC unroll 2
-        for (int c = 0; c < VECS; ++c) acc[r][c] = fma(s, b[c], acc[r][c]);
-      }
+      add_term<R>(acc, BY_K ? a.data + k * a.ld : a.data + k, BY_K ? 1 : a.ld, panel + k * COLUMNS);
     };
     int64_t k = begin;
     for (; k + 4 <= end; k += 4) {
@@ -93,13 +120,7 @@ void multiply(Left a, const float* panel, int64_t K, Ahead& ahead, float* total)
       term(k), term(k + 1), term(k + 2), term(k + 3);
     }
     for (; k < end; ++k) term(k);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-      for (int c = 0; c < VECS; ++c) {
-        float* t = total + r * COLUMNS + c * W;
-        store(t, begin ? add(load(t), acc[r][c]) : acc[r][c]);
-      }
+    add_block<R>(acc, begin == 0, total);
   }
 }
 
@@ -185,10 +206,7 @@ void multiply_few(const float* x, const float* w, int64_t K, Ahead ahead, float*
   for (int64_t begin = 0; begin < K; begin += BLOCK) {
     const int64_t end = std::min(K, begin + BLOCK);
     vec acc[R][VECS];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-      for (int c = 0; c < VECS; ++c) acc[r][c] = set1(0.0f);
+    clear<R>(acc);
     for (int64_t k = begin; k < end; k += W) {
       const int64_t terms = std::min<int64_t>(W, end - k);
       for (int64_t i = 0; i < COLUMNS; ++i, ahead.at += ahead.step) prefetch(ahead.at);
@@ -198,15 +216,7 @@ void multiply_few(const float* x, const float* w, int64_t K, Ahead ahead, float*
         for (int64_t j = 0; j < terms; ++j)
           for (int64_t c = 0; c < COLUMNS; ++c) part[j * COLUMNS + c] = w[c * K + k + j];
       const auto term = [&](int64_t j) __attribute__((always_inline)) {
-        vec b[VECS];
-#pragma GCC unroll 2
-        for (int c = 0; c < VECS; ++c) b[c] = load(part + j * COLUMNS + c * W);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const vec s = set1(x[r * K + k + j]);
-#pragma GCC unroll 2
-          for (int c = 0; c < VECS; ++c) acc[r][c] = fma(s, b[c], acc[r][c]);
-        }
+        add_term<R>(acc, x + k + j, K, part + j * COLUMNS);
       };
       if (terms == W) {
 #pragma GCC unroll 16
@@ -215,13 +225,7 @@ void multiply_few(const float* x, const float* w, int64_t K, Ahead ahead, float*
         for (int64_t j = 0; j < terms; ++j) term(j);
       }
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-      for (int c = 0; c < VECS; ++c) {
-        float* t = total + r * COLUMNS + c * W;
-        store(t, begin ? add(load(t), acc[r][c]) : acc[r][c]);
-      }
+    add_block<R>(acc, begin == 0, total);
   }
 }
 
