@@ -4,6 +4,11 @@ In come recipe files, flags and environment variables; out come frozen sections,
 lists every problem. Nothing here is adjusted, guessed or ignored, and nothing here imports torch.
 """
 
+from zerogap.config.corrections import (
+    CorrectionsConfig,
+    MaskCorrection,
+    WeightCorrection,
+)
 from zerogap.config.data import (
     BuiltinData,
     DataConfig,
@@ -13,7 +18,23 @@ from zerogap.config.data import (
 )
 from zerogap.config.engine import EngineConfig
 from zerogap.config.evaluate import EvaluateConfig
-from zerogap.config.loss import GRPOLossConfig, KLConfig, LossConfig
+from zerogap.config.ledger import LedgerConfig
+from zerogap.config.loss import (
+    CISPOLossConfig,
+    DAPOLossConfig,
+    DistillationLossConfig,
+    DPOLossConfig,
+    DrGRPOLossConfig,
+    GRPOLossConfig,
+    GSPOLossConfig,
+    KLConfig,
+    LossConfig,
+    PPOLossConfig,
+    ReinforcePlusPlusLossConfig,
+    RLOOLossConfig,
+    SFTLossConfig,
+)
+from zerogap.config.mismatch import MismatchConfig
 from zerogap.config.model import ModelInit, ModelSection
 from zerogap.config.obs import ObsConfig
 from zerogap.config.prompt import PromptConfig
@@ -30,32 +51,49 @@ from zerogap.config.rollout import RolloutConfig
 from zerogap.config.run import RunConfig, RunSection
 from zerogap.config.sampling import SamplingConfig
 from zerogap.config.train import TrainConfig
+from zerogap.config.watch import WatchConfig
 
 __all__ = [
     "BuiltinData",
+    "CISPOLossConfig",
+    "CorrectionsConfig",
+    "DAPOLossConfig",
+    "DPOLossConfig",
     "DataConfig",
+    "DistillationLossConfig",
+    "DrGRPOLossConfig",
     "EngineConfig",
     "EvaluateConfig",
     "ExactReward",
     "GRPOLossConfig",
+    "GSPOLossConfig",
     "ImportReward",
     "JsonlData",
     "KLConfig",
     "LastNumberReward",
+    "LedgerConfig",
     "LossConfig",
+    "MaskCorrection",
     "MathVerifyReward",
+    "MismatchConfig",
     "ModelInit",
     "ModelSection",
     "ObsConfig",
+    "PPOLossConfig",
     "ParquetData",
     "PromptConfig",
+    "RLOOLossConfig",
     "ReasoningGymData",
     "RegexReward",
+    "ReinforcePlusPlusLossConfig",
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",
     "RunSection",
+    "SFTLossConfig",
     "SamplingConfig",
     "TaskReward",
     "TrainConfig",
+    "WatchConfig",
+    "WeightCorrection",
 ]

@@ -1,6 +1,7 @@
-"""[engine]: memory and batch limits of the inference engine."""
+"""[engine]: who samples, and with how much memory."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import Field
 
@@ -8,7 +9,12 @@ from zerogap.config.section import Section
 
 
 class EngineConfig(Section):
-    """Limits only: none of them changes a token or a log-prob."""
+    """Apart from backend and dtype, limits: none of them changes a token or a log-prob."""
+
+    backend: Literal["zerogap", "transformers"] = "zerogap"
+    """zerogap: the engine that shares the trainer's model; transformers: its generate, with a copy of the weights."""
+    dtype: Literal["fp32", "bf16"] | None = None
+    """Precision of sampling; none: model.dtype. Another one than the trainer's needs a copy of the weights."""
 
     kv_cache_gib: float = Field(1.0, gt=0)
     """Memory for keys and values, in GiB."""

@@ -51,6 +51,8 @@ class ModelSection(Section):
     that an installed Python package ships."""
     init: ModelInit | None = None
     """Architecture of a randomly initialised model."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Precision of weights and activations, in engine and trainer; the optimizer's own weights are fp32 always."""
     tokenizer: str | None = None
     """``"byte"`` (one id a byte), or a folder, hub id or ``.gguf`` file; none: the one that came with ``path``."""
 

@@ -15,6 +15,8 @@ class RolloutConfig(Section):
     """Prompts of a step; each becomes one group."""
     group_size: int = Field(8, ge=1)
     """Completions of a prompt; rewards are compared within them."""
+    lag: int = Field(0, ge=0)
+    """Sample with weights this many steps older than those that train, as a pipeline of that depth would; needs copies."""
     sampling: SamplingConfig = SamplingConfig()
     """How completions are drawn."""
 

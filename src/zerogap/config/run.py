@@ -5,10 +5,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.data import DataConfig
 from zerogap.config.engine import EngineConfig
 from zerogap.config.evaluate import EvaluateConfig
-from zerogap.config.loss import LossConfig
+from zerogap.config.ledger import LedgerConfig
+from zerogap.config.loss import GRPOLossConfig, LossConfig
+from zerogap.config.mismatch import MismatchConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.obs import ObsConfig
 from zerogap.config.prompt import PromptConfig
@@ -17,6 +20,7 @@ from zerogap.config.rollout import RolloutConfig
 from zerogap.config.sampling import SamplingConfig
 from zerogap.config.section import Section
 from zerogap.config.train import TrainConfig
+from zerogap.config.watch import WatchConfig
 
 
 class RunSection(Section):
@@ -56,8 +60,16 @@ class RunConfig(Section):
     """Limits of the inference engine."""
     train: TrainConfig = TrainConfig()
     """Optimizer and micro-batches."""
-    loss: LossConfig = LossConfig()
+    loss: LossConfig = GRPOLossConfig()
     """Objective."""
+    corrections: CorrectionsConfig = CorrectionsConfig()
+    """What is done about samples that another policy than the trainer's drew."""
+    ledger: LedgerConfig = LedgerConfig()
+    """How much is re-scored to attribute the gap."""
+    mismatch: MismatchConfig = MismatchConfig()
+    """A limit for the gap."""
+    watch: WatchConfig = WatchConfig()
+    """When a run is said to collapse."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """Held-out prompts."""
     obs: ObsConfig = ObsConfig()
@@ -72,6 +84,7 @@ class RunConfig(Section):
         """Values that are fine alone and impossible together."""
         yield from self._group_problems()
         yield from self._length_problems()
+        yield from self._policy_problems()
         if self.train.warmup_steps >= self.run.steps:
             yield f"train.warmup_steps = {self.train.warmup_steps}: the run has run.steps = {self.run.steps} and would never leave the warm-up; set fewer warm-up steps or more steps"
         if self.evaluate.every and not self.data.has_evaluation:
@@ -86,10 +99,26 @@ class RunConfig(Section):
 
     def _group_problems(self) -> Iterator[str]:
         rollout, updates = self.rollout, self.train.updates_per_step
-        if rollout.group_size < 2:
+        if rollout.group_size < 2 and self.loss.compares_within_group:
             yield f"rollout.group_size = {rollout.group_size}: advantages compare the completions of one prompt, and a single one has nothing to compare with; set 2 or more"
         if rollout.prompts_per_step % updates:
             yield f"train.updates_per_step = {updates}: rollout.prompts_per_step = {rollout.prompts_per_step} groups cannot be split evenly; set a divisor of it"
+
+    def _policy_problems(self) -> Iterator[str]:
+        """Two sides that cannot agree, and remedies for a difference that cannot be."""
+        is_exact, engine = self.numerics == "exact", self.engine
+        if is_exact and engine.backend != "zerogap":
+            yield f'engine.backend = {engine.backend!r}: another program adds in another order, so numerics = "exact" cannot hold; set numerics = "fast"'
+        if is_exact and engine.dtype not in (None, self.model.dtype):
+            yield f'engine.dtype = {engine.dtype!r}: the trainer computes in model.dtype = {self.model.dtype!r}, so numerics = "exact" cannot hold; set numerics = "fast", or one precision'
+        if not self.loss.trains_on_completions:
+            kind = f"loss.kind = {self.loss.kind!r} trains on the data set's answers"
+            if self.corrections != CorrectionsConfig():
+                yield f"corrections: {kind}, which no engine has drawn, so there is nothing to correct; remove the table"
+            if self.train.old_log_probs == "rollout":
+                yield f'train.old_log_probs = "rollout": {kind}, which have no rollout log-probs; remove the key'
+            if self.rollout.lag:
+                yield f"rollout.lag = {self.rollout.lag}: {kind}, so no samples can be old; remove the key"
 
     def _length_problems(self) -> Iterator[str]:
         limits = {"engine.kv_cache_tokens": self.engine.kv_cache_tokens}
@@ -98,6 +127,9 @@ class RunConfig(Section):
         lengths = {"rollout.sampling.max_new_tokens": self.rollout.sampling.max_new_tokens}
         if self.evaluate.sampling is not None:
             lengths["evaluate.sampling.max_new_tokens"] = self.evaluate.sampling.max_new_tokens
+        overlong = getattr(self.loss, "overlong", None)
+        if overlong is not None and overlong.buffer_tokens > self.rollout.sampling.max_new_tokens:
+            yield f"loss.overlong.buffer_tokens = {overlong.buffer_tokens}: it is part of rollout.sampling.max_new_tokens = {self.rollout.sampling.max_new_tokens}; set fewer"
         for key, limit in limits.items():
             for length_key, length in lengths.items():
                 if limit is not None and length >= limit:

@@ -28,6 +28,8 @@ class TrainConfig(Section):
     """Gradients of larger norm are scaled down to it."""
     updates_per_step: int = Field(1, ge=1)
     """Optimizer updates from one step's samples; their prompts are split evenly."""
+    old_log_probs: Literal["trainer", "rollout"] = "trainer"
+    """What the policy ratio is taken against: the trainer's log-probs at the start of the step, or the engine's ("bypass")."""
     audit_share: float = Field(0.05, gt=0, le=1)
     """With exact numerics, updates after a step's first take the engine's log-probs as the old ones. This share of their
     micro-batches (one at least) is scored by the trainer too; a single difference, and all are. 1 scores all."""

@@ -61,7 +61,7 @@ class Trainer:
             vocab_limit: ids at or past it do not exist (the tokenizer's size, where the head is padded).
             reference: frozen model of the KL penalty; given exactly when its kind is not "none".
         """
-        if (reference is None) != (loss.kl.kind == "none"):
+        if (reference is not None) != loss.needs_reference:
             given = "no reference model" if reference is None else "a reference model"
             msg = f"loss.kl.kind = {loss.kl.kind!r} with {given}: the KL penalty needs a frozen reference and nothing else uses one; give both or neither"
             raise ConfigError(msg)

@@ -1,0 +1,24 @@
+"""[watch]: when a run is said to collapse."""
+
+from pydantic import Field
+
+from zerogap.config.section import Section
+
+
+class WatchConfig(Section):
+    """Limits of the alarms: on after ``patience`` steps beyond one, off after as many within nine tenths of it."""
+
+    stop: bool = False
+    """Save a checkpoint and stop when an alarm goes on."""
+    patience: int = Field(2, ge=1)
+    """Steps in a row (a number that is not finite alarms at once)."""
+    gap: float = Field(0.2, gt=0)
+    """Nats a token of gap/total/mean."""
+    entropy_share: float = Field(0.2, gt=0, lt=1)
+    """Of the mean entropy of the first five steps; less is a collapse."""
+    grad_norm_ratio: float = Field(10.0, gt=1)
+    """Gradient norm over the median of the last 20 steps."""
+    truncated_fraction: float = Field(0.5, gt=0, le=1)
+    """Share of completions that the token limit ended; a run that starts beyond it alarms when the share rises by a quarter."""
+    no_signal_fraction: float = Field(0.8, gt=0, le=1)
+    """Share of groups whose rewards are all equal."""
