@@ -10,7 +10,8 @@ from zerogap.types import Outcome, Sample
 def add_rollout_metrics(metrics: StepMetrics, samples: Sequence[Sample]) -> None:
     """Add ``reward/*``, ``rollout/*`` and ``outcome/*`` of a step's samples.
 
-    A failed sample counts under its outcome and in nothing about rewards. Lengths and the share of
+    A failed sample counts under its outcome and in nothing about rewards; nor does a reference answer, whose 1 or 0
+    only says which of two is preferred. Lengths and the share of
     truncated samples are over all samples, so that failures cannot hide how long completions get.
     """
     for outcome in Outcome:
@@ -26,7 +27,7 @@ def add_rollout_metrics(metrics: StepMetrics, samples: Sequence[Sample]) -> None
 
 
 def _add_rewards(metrics: StepMetrics, samples: Sequence[Sample]) -> None:
-    rewards = [s.reward for s in samples if s.reward is not None]
+    rewards = [s.reward for s in samples if s.reward is not None and not s.is_demonstration]
     for reward in rewards:
         for stat in ("mean", "min", "max"):
             metrics.add(f"reward/{stat}", reward)

@@ -1,6 +1,6 @@
 """The record: one trainable token sequence and everything known about it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -17,6 +17,8 @@ class Source(IntEnum):
     PROMPT = 0
     POLICY = 1
     ENVIRONMENT = 2
+    DEMONSTRATION = 3
+    """Part of a reference answer: nobody sampled it, and it trains all the same."""
 
 
 _COLUMNS = {
@@ -33,9 +35,10 @@ _COLUMNS = {
 class Sample:
     """One trainable token sequence of length T, in columns.
 
-    Only the policy's own sampled tokens carry a log-prob and may train: ``loss_mask`` implies
-    ``source == POLICY`` and a finite ``rollout_log_probs``. Tokens that the host added (a template's
-    header, an environment's reply) have NaN there, version -1 and mask False.
+    Only the policy's own sampled tokens carry a log-prob. They and the tokens of a reference answer may
+    train: ``loss_mask`` implies ``source == POLICY`` and a finite ``rollout_log_probs``, or
+    ``source == DEMONSTRATION``. Whatever was not sampled (a reference answer, a template's header, an
+    environment's reply) has NaN there and version -1; headers and replies have mask False.
     """
 
     token_ids: np.ndarray
@@ -43,7 +46,7 @@ class Sample:
     source: np.ndarray
     """uint8 [T]: a ``Source`` a token."""
     loss_mask: np.ndarray
-    """bool [T]: True exactly on sampled tokens that may train."""
+    """bool [T]: True exactly on the tokens, sampled or of a reference answer, that may train."""
     rollout_log_probs: np.ndarray
     """float32 [T], nats, after temperature and penalties, whole vocabulary; NaN where not sampled."""
     kept_log_mass: np.ndarray
@@ -56,13 +59,14 @@ class Sample:
     temperature: float = 1.0
     """Temperature of sampling; log-probs are comparable only at the same one."""
     turns: tuple[tuple[int, int], ...] = ()
-    """Half-open spans of policy tokens, one a turn."""
+    """Half-open spans of policy (or demonstration) tokens, one a turn."""
     finish_reason: FinishReason = field(default_factory=lambda: FinishReason("stop"))
     outcome: Outcome = Outcome.COMPLETED
     outcome_detail: str = ""
     """What failed, when the outcome is a failure."""
     reward: float | None = None
-    """None until scored, and for ever when the outcome is a failure."""
+    """None until scored, and for ever when the outcome is a failure. Of a demonstration: None, or where answers
+    are compared 1 for the preferred one and 0 for the other."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     text: str = ""
@@ -80,26 +84,44 @@ class Sample:
         if len(set(lengths.values())) != 1 or self.token_ids.ndim != 1:
             msg = f"rollout {self.rollout_id}: columns differ in length: {lengths}; every column needs one entry a token"
             raise DataError(msg)
-        is_policy = self.source == Source.POLICY
-        sampled = self.weight_version >= 0
-        problems = {
-            "loss_mask on a token that the policy did not sample": self.loss_mask
-            & ~(is_policy & sampled),
-            "a sampled token without a finite rollout log-prob": sampled
-            & ~np.isfinite(self.rollout_log_probs),
-            "a token that was not sampled but has a rollout log-prob": ~sampled
-            & ~np.isnan(self.rollout_log_probs),
-            "a positive rollout log-prob": sampled & (self.rollout_log_probs > 0),
-            "a negative token id": self.token_ids < 0,
-        }
-        for what, where in problems.items():
+        for what, (where, remedy) in self._problems().items():
             if where.any():
                 at = int(np.flatnonzero(where)[0])
-                msg = f"rollout {self.rollout_id}: {what} (first at position {at}: id {self.token_ids[at]}, log-prob {self.rollout_log_probs[at]})"
+                msg = f"rollout {self.rollout_id}: {what} (first at position {at}: id {self.token_ids[at]}, log-prob {self.rollout_log_probs[at]}); {remedy}"
                 raise DataError(msg)
         if self.reward is not None and not (self.outcome.is_valid and np.isfinite(self.reward)):
             msg = f"rollout {self.rollout_id}: reward {self.reward} with outcome {self.outcome}: only a completed or truncated rollout has a reward, and it is finite"
             raise DataError(msg)
+
+    def _problems(self) -> dict[str, tuple[np.ndarray, str]]:
+        """What must not be, where it is, bool [T], and what to do about it."""
+        is_demonstration = self.source == Source.DEMONSTRATION
+        is_sampled = self.weight_version >= 0
+        may_train = is_demonstration | ((self.source == Source.POLICY) & is_sampled)
+        has_log_prob = ~np.isnan(self.rollout_log_probs)
+        return {
+            "a token of a reference answer with a weight version": (
+                is_demonstration & is_sampled,
+                "nobody sampled it, so give it version -1; a sampled token has source POLICY",
+            ),
+            "loss_mask on a token that the policy did not sample": (
+                self.loss_mask & ~may_train,
+                "only sampled tokens and reference answers (source DEMONSTRATION) train; set its mask to False",
+            ),
+            "a sampled token without a finite rollout log-prob": (
+                is_sampled & ~np.isfinite(self.rollout_log_probs),
+                "without it no ratio can be formed; have the generator report log-probs",
+            ),
+            "a token that was not sampled but has a rollout log-prob": (
+                ~is_sampled & has_log_prob,
+                "no policy drew it; set the log-prob to NaN, or give the version that sampled it",
+            ),
+            "a positive rollout log-prob": (
+                is_sampled & (self.rollout_log_probs > 0),
+                "a probability is at most 1; report log-probs in nats",
+            ),
+            "a negative token id": (self.token_ids < 0, "use ids of the model's tokenizer"),
+        }
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -108,6 +130,11 @@ class Sample:
     def num_loss_tokens(self) -> int:
         """Tokens that train."""
         return int(self.loss_mask.sum())
+
+    @property
+    def is_demonstration(self) -> bool:
+        """Whether it is a reference answer: nothing of it was sampled, so it has no gap and no staleness."""
+        return bool((self.source == Source.DEMONSTRATION).any())
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -141,6 +168,50 @@ class Sample:
             outcome_detail=output.finish_reason.message or "",
             seed=output.seed,
             text=output.text or "",
+        )
+
+    @classmethod
+    def demonstration(
+        cls,
+        prompt_ids: Sequence[int],
+        answer_ids: Sequence[int],
+        *,
+        group_id: str,
+        rollout_id: str,
+        reward: float | None = None,
+        text: str = "",
+    ) -> "Sample":
+        """A reference answer: its tokens train, and no policy has drawn them.
+
+        Args:
+            prompt_ids: as the policy would be given them.
+            answer_ids: the answer's, with the token that ends it.
+            group_id: of the prompt.
+            rollout_id: unique in the step.
+            reward: None, or where answers are compared 1 for the preferred one and 0 for the other.
+            text: the answer, for people.
+
+        Raises:
+            DataError: the answer has no token.
+        """
+        num_prompt, num_answer = len(prompt_ids), len(answer_ids)
+        if not num_answer:
+            msg = f"rollout {rollout_id}: a reference answer without tokens has nothing to train on; give at least the token that ends it"
+            raise DataError(msg)
+        num_tokens = num_prompt + num_answer
+        return cls(
+            token_ids=np.array([*prompt_ids, *answer_ids]),
+            source=np.repeat([Source.PROMPT, Source.DEMONSTRATION], [num_prompt, num_answer]),
+            loss_mask=np.repeat([False, True], [num_prompt, num_answer]),
+            rollout_log_probs=np.full(num_tokens, np.nan),
+            kept_log_mass=np.zeros(num_tokens),
+            weight_version=np.full(num_tokens, -1),
+            group_id=group_id,
+            rollout_id=rollout_id,
+            turns=((num_prompt, num_tokens),),
+            finish_reason=FinishReason("stop", matched=answer_ids[-1]),
+            reward=reward,
+            text=text,
         )
 
     def append(

@@ -34,3 +34,10 @@ def test_failed_samples_count_under_their_outcome_and_in_no_reward():
 def test_without_a_reward_there_is_no_mean():
     found = reduced([completed_sample().failed(Outcome.VERIFIER_FAILED, "timeout")])
     assert not [name for name in found if name.startswith("reward/")]
+
+
+def test_which_answer_is_preferred_is_no_reward():
+    pair = {"group_id": "g", "rollout_id": "g/chosen"}
+    found = reduced([Sample.demonstration((1,), (2, 3), **pair, reward=1.0)])
+    assert not [name for name in found if name.startswith("reward/")]
+    assert found["rollout/completion_len/mean"] == 2

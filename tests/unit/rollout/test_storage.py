@@ -29,6 +29,7 @@ def varied_samples() -> list[Sample]:
         completed_sample().scored(0.1 + 0.2, {"format": 1 / 3}),
         two_turns.scored(-1.5),
         completed_sample().failed(Outcome.VERIFIER_FAILED, "took longer than 3 s"),
+        Sample.demonstration((256, 97), (98, 257), group_id="g", rollout_id="g/chosen", reward=1.0, text="b"),
         Sample.from_output(truncated, group_id="g", temperature=0.7).scored(0.0),
         Sample.from_output(make_output(finish_reason=stop, seed=2**53 - 1), group_id="g", temperature=0.3),
     ]  # fmt: skip
@@ -71,7 +72,7 @@ def test_a_save_that_fails_leaves_the_old_folder(tmp_path):
     save_rollouts(folder, varied_samples())
     with pytest.raises(TypeError):
         save_rollouts(folder, varied_samples()[:1], notes={"g": {"x": object()}})
-    assert len(load_rollouts(folder)) == 5
+    assert len(load_rollouts(folder)) == len(varied_samples())
 
 
 def test_notes_and_columns_of_the_trainer_are_written_beside(tmp_path):
