@@ -29,6 +29,7 @@ class RunFolder:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.jsonl"
+        self.versions = path / "versions.jsonl"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
         self.export = path / "export"

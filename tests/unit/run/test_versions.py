@@ -1,0 +1,39 @@
+import pytest
+
+from zerogap.errors import CheckpointError
+from zerogap.run.versions import VersionLog, read_versions
+
+
+def write(path, lines, **options):
+    log = VersionLog(path, **options)
+    for step, fingerprint in lines:
+        log.record(step=step, weight_version=step, fingerprint=fingerprint)
+    log.close()
+
+
+def test_what_is_recorded_comes_back(tmp_path):
+    write(tmp_path / "v", [(0, "aa"), (1, "bb")])
+    assert read_versions(tmp_path / "v") == {0: "aa", 1: "bb"}
+
+
+def test_a_run_without_the_file_has_no_versions(tmp_path):
+    assert read_versions(tmp_path / "v") == {}
+
+
+def test_a_resumed_run_forgets_the_versions_it_makes_again(tmp_path):
+    write(tmp_path / "v", [(0, "aa"), (1, "bb"), (2, "cc")])
+    write(tmp_path / "v", [(2, "dd")], resumed_step=1)
+    assert read_versions(tmp_path / "v") == {0: "aa", 1: "bb", 2: "dd"}
+
+
+def test_a_run_that_starts_anew_keeps_no_line(tmp_path):
+    write(tmp_path / "v", [(0, "aa"), (1, "bb")])
+    write(tmp_path / "v", [(0, "cc")])
+    assert read_versions(tmp_path / "v") == {0: "cc"}
+
+
+def test_two_weights_under_one_version_are_refused(tmp_path):
+    write(tmp_path / "v", [(0, "aa")])
+    write(tmp_path / "v", [(0, "bb")], resumed_step=5)
+    with pytest.raises(CheckpointError, match="version 0 has the fingerprints aa and bb"):
+        read_versions(tmp_path / "v")
