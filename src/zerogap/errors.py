@@ -7,6 +7,7 @@
     ├── DataError (ValueError)          a dataset line, a chat template, a tokenizer
     ├── ModelError (ValueError)         a checkpoint: missing, surplus or misshapen tensors
     ├── CheckpointError                 a run's own checkpoint
+    ├── WeightSyncError                 engine and trainer hold different weights, or none that is whole
     ├── KernelError                     a kernel that cannot be built or called
     ├── MissingExtra (ImportError)      an optional dependency; names what to install
     ├── BenchmarkError                  a side of a benchmark failed, or a baseline cannot be used
@@ -43,6 +44,10 @@ class ModelError(ZerogapError, ValueError):
 
 class CheckpointError(ZerogapError):
     """A run's checkpoint is incomplete or belongs to another run."""
+
+
+class WeightSyncError(ZerogapError):
+    """Engine and trainer hold different weights, or the engine holds none that is whole."""
 
 
 class KernelError(ZerogapError):

@@ -1,0 +1,293 @@
+"""transformers' ``generate`` as an engine: a second implementation of the same model, with its own weights and numbers.
+
+One request at a time: its siblings are one batch of equal length, so nothing is padded, and the noise is torch's,
+seeded by the request, so that the same request at the same weights draws the same tokens whatever else is asked.
+``generate`` returns raw logits and processed scores of each step; the log-prob over the whole vocabulary comes from
+the former, the log mass of the kept set from the two.
+
+G siblings, C tokens of the longest completion, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zerogap.engine import EngineStats, GenerateProgress
+from zerogap.errors import InvalidRequest, WeightSyncError
+from zerogap.models import CausalLM, ModelConfig, hf_tensors
+from zerogap.types import (
+    FinishReason,
+    GenerateOutput,
+    GenerateRequest,
+    SamplingParams,
+    WeightVersionSpan,
+)
+
+_UNSUPPORTED: dict[str, object] = {
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": {},
+    "stop": (),
+    "min_new_tokens": 0,
+}
+"""Sampling parameters that this engine does not have, with the value that asks for nothing."""
+
+
+class TransformersGenerator:
+    """A ``rollout.Generator`` over a transformers model of the same architecture, which holds its own copy of the weights."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        eos_token_ids: Collection[int],
+        vocab_limit: int | None = None,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        dtype: Literal["fp32", "bf16"] = "fp32",
+        seed: int = 0,
+    ) -> None:
+        """A model without weights: ``load_weights`` comes first.
+
+        Args:
+            config: of the policy.
+            eos_token_ids: every id that ends a completion.
+            vocab_limit: ids at or past it are never drawn and carry no mass; None takes all that the model has.
+            decode: text of ids without special ones; None gives no text.
+            dtype: in which transformers computes.
+            seed: of requests that bring none.
+        """
+        self._config = config
+        self._model = _build_model(config, dtype)
+        self._eos_token_ids = tuple(sorted(eos_token_ids))
+        self._vocab_limit = config.vocab_size if vocab_limit is None else vocab_limit
+        self._decode = decode
+        self._seed = seed
+        self._version: int | None = None
+        self._stats = EngineStats()
+
+    @property
+    def weight_version(self) -> int | None:
+        """Of the weights it holds; None before the first and after a failed ``load_weights``."""
+        return self._version
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counters up to now; those of a KV cache that is not ours stay 0."""
+        return self._stats
+
+    @torch.no_grad()
+    def load_weights(self, model: CausalLM, *, version: int) -> None:
+        """Copy every tensor of ``model``; from now on tokens carry ``version``.
+
+        Raises:
+            WeightSyncError: a tensor has no counterpart of its shape. Nothing can be generated until a whole load succeeds.
+        """
+        self._version = None
+        theirs = dict(self._model.named_parameters())
+        ours = dict(hf_tensors(model))
+        wrong = sorted(
+            name
+            for name in ours.keys() | theirs.keys()
+            if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape
+        )
+        if wrong:
+            msg = f"transformers' model cannot take version {version}: {wrong[:5]} ({len(wrong)} tensors) differ in name or shape; it was built for another policy"
+            raise WeightSyncError(msg)
+        for name, tensor in ours.items():
+            theirs[name].copy_(tensor)
+        self._version = version
+
+    def named_weights(self) -> Iterable[tuple[str, Tensor]]:
+        """(Hugging Face name, tensor) of everything ``generate`` reads."""
+        return [(name, tensor.detach()) for name, tensor in self._model.named_parameters()]
+
+    def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_progress: Callable[[GenerateProgress], None] | None = None,
+    ) -> list[GenerateOutput]:
+        """Continue all requests to their ends; order and fields as ``Engine.generate`` has them.
+
+        Raises:
+            InvalidRequest: a parameter that this engine does not have.
+            WeightSyncError: no weights are loaded.
+        """
+        for request in requests:
+            _refuse_unsupported(request.sampling_params)
+        if self._version is None:
+            msg = "transformers' model holds no whole set of weights, so what it draws would be of no version; call load_weights first"
+            raise WeightSyncError(msg)
+        total = sum(request.sampling_params.n for request in requests)
+        outputs: list[GenerateOutput] = []
+        num_tokens = 0
+        for request in requests:
+            made = self._answer(request, self._version)
+            outputs += made
+            num_tokens += sum(len(output.output_ids) for output in made)
+            if on_progress is not None:
+                on_progress(GenerateProgress(len(outputs), total, num_tokens))
+        return outputs
+
+    @torch.no_grad()
+    def _answer(self, request: GenerateRequest, version: int) -> list[GenerateOutput]:
+        params = request.sampling_params
+        seed = self._seed if params.sampling_seed is None else params.sampling_seed
+        if not params.max_new_tokens:
+            none_C, no_numbers_C = np.zeros(0, np.int32), np.zeros(0, np.float32)
+            rows = [(none_C, no_numbers_C, no_numbers_C)] * params.n
+            return [self._output(request, i, seed, version, *row) for i, row in enumerate(rows)]
+        prompt_GP = torch.tensor([request.input_ids] * params.n)
+        # torch's global stream belongs to user code, and is put back as it was.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made: Any = self._model.generate(
+                input_ids=prompt_GP,
+                attention_mask=torch.ones_like(prompt_GP),
+                generation_config=self._generation_config(params),
+                logits_processor=[_VocabLimit(self._vocab_limit)],
+            )
+        drawn_GC = made.sequences[:, prompt_GP.shape[1] :]
+        log_prob_GC, kept_GC = _log_probs(made, drawn_GC, params, self._vocab_limit)
+        outputs = []
+        for index, drawn_C in enumerate(drawn_GC.tolist()):
+            length = self._length(drawn_C, params)
+            columns = (log_prob_GC[index, :length], kept_GC[index, :length])
+            ids = np.array(drawn_C[:length], np.int32)
+            outputs.append(self._output(request, index, seed, version, ids, *columns))
+        self._count(outputs, num_steps=drawn_GC.shape[1], num_prompt_tokens=prompt_GP.shape[1])
+        return outputs
+
+    def _generation_config(self, params: SamplingParams) -> Any:  # noqa: ANN401 - of transformers, which is imported late
+        from transformers import GenerationConfig
+
+        ends = self._ends(params)
+        drawing = (
+            {"do_sample": False}
+            if params.is_greedy
+            else {
+                "do_sample": True,
+                "temperature": params.temperature,
+                "top_k": max(params.top_k, 0),
+                "top_p": params.top_p,
+                "min_p": params.min_p or None,
+            }
+        )
+        # A row that has ended is filled with the pad id, which nobody reads.
+        return GenerationConfig(
+            max_new_tokens=params.max_new_tokens,
+            eos_token_id=list(ends) or None,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_logits=True,
+            output_scores=True,
+            **drawing,
+        )
+
+    def _ends(self, params: SamplingParams) -> tuple[int, ...]:
+        own = () if params.ignore_eos else self._eos_token_ids
+        return (*own, *params.stop_token_ids)
+
+    def _length(self, drawn_C: list[int], params: SamplingParams) -> int:
+        ends = self._ends(params)
+        stops = [place + 1 for place, token in enumerate(drawn_C) if token in ends]
+        return stops[0] if stops else len(drawn_C)
+
+    def _output(
+        self,
+        request: GenerateRequest,
+        index: int,
+        seed: int,
+        version: int,
+        ids_C: np.ndarray,
+        log_prob_C: np.ndarray,
+        kept_C: np.ndarray,
+    ) -> GenerateOutput:
+        has_ended = len(ids_C) > 0 and int(ids_C[-1]) in self._ends(request.sampling_params)
+        reason = FinishReason("stop", int(ids_C[-1])) if has_ended else FinishReason("length")
+        spans = (WeightVersionSpan(version, 0, len(ids_C)),) if len(ids_C) else ()
+        return GenerateOutput(
+            rid=request.rid,
+            index=index,
+            prompt_ids=np.array(request.input_ids, np.int32),
+            output_ids=ids_C,
+            output_log_probs=log_prob_C,
+            kept_log_mass=kept_C,
+            finish_reason=reason,
+            weight_versions=spans,
+            seed=seed,
+            text=None if self._decode is None else self._decode(ids_C.tolist()),
+        )
+
+    def _count(
+        self, outputs: Sequence[GenerateOutput], *, num_steps: int, num_prompt_tokens: int
+    ) -> None:
+        done, num_drawn = self._stats, sum(len(output.output_ids) for output in outputs)
+        self._stats = EngineStats(
+            num_steps=done.num_steps + num_steps,
+            num_prefill_tokens=done.num_prefill_tokens + len(outputs) * num_prompt_tokens,
+            num_decode_tokens=done.num_decode_tokens + num_drawn - len(outputs),
+            num_sampled_tokens=done.num_sampled_tokens + num_drawn,
+            num_finished=done.num_finished + len(outputs),
+        )
+
+
+class _VocabLimit:
+    """Ids past the tokenizer's cannot be drawn."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def __call__(self, input_ids: Tensor, scores_GV: Tensor) -> Tensor:
+        scores_GV = scores_GV.clone()
+        scores_GV[:, self._limit :] = -torch.inf
+        return scores_GV
+
+
+def _log_probs(
+    made: Any,  # noqa: ANN401 - transformers' own record
+    drawn_GC: Tensor,
+    params: SamplingParams,
+    vocab_limit: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [G, C] of the drawn ids: log-prob over the vocabulary, and log mass of the set that could be drawn."""
+    columns = []
+    for step, (logits_GV, scores_GV) in enumerate(zip(made.logits, made.scores, strict=True)):
+        scaled_GV = logits_GV[:, :vocab_limit].float() / params.score_temperature
+        log_prob_GV = torch.log_softmax(scaled_GV, dim=-1)
+        # Padding after an end may lie outside the vocabulary; its number is cut off by the caller.
+        drawn_G1 = drawn_GC[:, step, None].clamp(max=vocab_limit - 1)
+        is_kept_GV = scores_GV[:, :vocab_limit] > -torch.inf
+        kept_G = torch.where(is_kept_GV, log_prob_GV, -torch.inf).logsumexp(-1).clamp(max=0.0)
+        kept_G = torch.where(is_kept_GV.all(-1), 0.0, kept_G)
+        columns.append((log_prob_GV.gather(1, drawn_G1)[:, 0], kept_G))
+    log_prob, kept = (torch.stack(column, dim=1).numpy() for column in zip(*columns, strict=True))
+    return log_prob, kept
+
+
+def _build_model(config: ModelConfig, dtype: Literal["fp32", "bf16"]) -> Any:  # noqa: ANN401 - transformers' own class
+    # Imported here: it takes seconds, and only this engine needs it.
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    hf_config = AutoConfig.for_model(**config.to_hf())
+    torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
+    # It draws weights that nobody will use.
+    with torch.random.fork_rng(devices=[]):
+        return AutoModelForCausalLM.from_config(hf_config, dtype=torch_dtype).eval()
+
+
+def _refuse_unsupported(params: SamplingParams) -> None:
+    given = {
+        name: getattr(params, name)
+        for name, neutral in _UNSUPPORTED.items()
+        if getattr(params, name) != neutral
+    }
+    if given:
+        msg = f'transformers as the engine was asked for {given}: its own definitions differ from ours, so the numbers would not compare; leave them out, or use engine.backend = "zerogap"'
+        raise InvalidRequest(msg)
