@@ -86,7 +86,10 @@ def test_the_mass_of_the_kept_set_is_reported(cut):
 
 def test_an_end_token_ends_a_completion_and_is_part_of_it():
     stops = (3, 4, 5)
-    asked = [request(prompt(9, s), n=4, stop_token_ids=stops, sampling_seed=s) for s in range(4)]
+    asked = [
+        request(prompt(9, s), n=4, stop_token_ids=stops, ignore_eos=False, sampling_seed=s)
+        for s in range(4)
+    ]
     outputs = generator().generate(asked)
     kinds = {output.finish_reason.kind for output in outputs}
     assert kinds == {"stop", "length"}
