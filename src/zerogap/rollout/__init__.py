@@ -6,6 +6,7 @@ the reason why it has none. Advantages are in ``algorithms``.
 
 from zerogap.rollout.build import build_rewards
 from zerogap.rollout.collect import Collector, CollectProgress, Rollouts, group_samples
+from zerogap.rollout.dynamic_sampling import DynamicRollouts, collect_dynamically
 from zerogap.rollout.generator import Generator, Progress
 from zerogap.rollout.rewards import (
     DirectRewards,
@@ -22,6 +23,7 @@ __all__ = [
     "CollectProgress",
     "Collector",
     "DirectRewards",
+    "DynamicRollouts",
     "Generator",
     "Progress",
     "RewardFunction",
@@ -32,6 +34,7 @@ __all__ = [
     "WorkerRewards",
     "add_rollout_metrics",
     "build_rewards",
+    "collect_dynamically",
     "group_samples",
     "load_rollouts",
     "save_rollouts",

@@ -1,0 +1,75 @@
+"""Further prompts until enough groups have something to learn from (DAPO, https://arxiv.org/abs/2503.14476, section 3.2).
+
+A group whose valid members all have the same reward has advantages of exactly 0 and trains nothing; an easy or a hopeless
+data set would leave an update little but such groups. Every round draws as many further prompts as groups are missing,
+and a limit of rounds keeps a policy that solves everything, or nothing, from drawing for ever.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerogap.algorithms import exclusion_reason
+from zerogap.rollout.collect import Rollouts
+from zerogap.types import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicRollouts:
+    """What was drawn, and what of it trains."""
+
+    drawn: Rollouts
+    """Every group of every round: what statistics of the policy are about."""
+    trained: Rollouts
+    """At most as many groups as wanted, those with a signal; the first ones drawn if no group has one."""
+    num_rounds: int
+    num_with_signal: int
+    """Groups with a signal among ``trained``."""
+    is_starved: bool
+    """The rounds ended before there were enough of them."""
+
+
+def collect_dynamically(
+    collect: Callable[[int, int], Rollouts], *, num_groups: int, max_rounds: int
+) -> DynamicRollouts:
+    """Rewarded groups, those without a signal replaced.
+
+    Args:
+        collect: (prompts, round from 0) -> their groups, rewarded; called with fresh prompts in mind.
+        num_groups: groups of an update.
+        max_rounds: calls at most; with 1 nothing is replaced.
+    """
+    rounds = [collect(num_groups, 0)]
+    if max_rounds == 1:
+        (drawn,) = rounds
+        found = sum(map(has_signal, drawn.groups))
+        return DynamicRollouts(
+            drawn=drawn, trained=drawn, num_rounds=1, num_with_signal=found, is_starved=False
+        )
+    while (missing := num_groups - len(_with_signal(rounds))) and len(rounds) < max_rounds:
+        rounds.append(collect(missing, len(rounds)))
+    found = _with_signal(rounds)
+    drawn = _join(rounds, [group for one in rounds for group in one.groups])
+    return DynamicRollouts(
+        drawn=drawn,
+        trained=_join(rounds, found or list(drawn.groups[:num_groups])),
+        num_rounds=len(rounds),
+        num_with_signal=len(found),
+        is_starved=len(found) < num_groups,
+    )
+
+
+def has_signal(group: Group) -> bool:
+    """Whether the members that take part in a step have different rewards."""
+    rewards = {sample.reward for sample in group.samples if exclusion_reason(sample) is None}
+    return len(rewards) > 1
+
+
+def _with_signal(rounds: list[Rollouts]) -> list[Group]:
+    return [group for one in rounds for group in one.groups if has_signal(group)]
+
+
+def _join(rounds: list[Rollouts], groups: list[Group]) -> Rollouts:
+    items = {name: item for one in rounds for name, item in one.items.items()}
+    return Rollouts(
+        groups=tuple(groups), items={group.group_id: items[group.group_id] for group in groups}
+    )
