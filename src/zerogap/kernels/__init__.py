@@ -11,6 +11,7 @@ from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.fused import norm_linear, swiglu_linear
 from zerogap.kernels.gradients import embedding, gradients_in_place
 from zerogap.kernels.head import log_probs
+from zerogap.kernels.head_top_k import log_probs_of, top_k_log_probs
 from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
 from zerogap.kernels.linear import linear, product_choice
 from zerogap.kernels.noise import position_uniform
@@ -44,6 +45,7 @@ __all__ = [
     "kernel_report",
     "linear",
     "log_probs",
+    "log_probs_of",
     "norm_linear",
     "packed_attention",
     "paged_attention",
@@ -57,5 +59,6 @@ __all__ = [
     "sample_tokens",
     "swiglu",
     "swiglu_linear",
+    "top_k_log_probs",
     "write_kv",
 ]

@@ -28,6 +28,18 @@ def vocab_chunks(vocab_limit: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + VOCAB_CHUNK, vocab_limit)
 
 
+def logit_chunks(
+    hidden_RD: Tensor, head_weight_VD: Tensor, vocab_limit: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """(begin, end, logits [R, end - begin]) of each chunk, in order; a chunk is overwritten by the next."""
+    num_rows = len(hidden_RD)
+    logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, vocab_limit))
+    for begin, end in vocab_chunks(vocab_limit):
+        chunk_RC = logits[: num_rows * (end - begin)].view(num_rows, end - begin)
+        row_gemm(hidden_RD, head_weight_VD[begin:end], chunk_RC)
+        yield begin, end, chunk_RC
+
+
 def check_vocab_limit(head_weight_VD: Tensor, vocab_limit: int) -> None:
     """Raise KernelError unless ``vocab_limit`` is between 1 and the rows of the head."""
     if not 1 <= vocab_limit <= len(head_weight_VD):
@@ -35,20 +47,26 @@ def check_vocab_limit(head_weight_VD: Tensor, vocab_limit: int) -> None:
         raise KernelError(msg)
 
 
+def check_targets(target_ids: Tensor, vocab_limit: int) -> None:
+    """Raise ValueError unless all ids are in ``[0, vocab_limit)``."""
+    if not target_ids.numel():
+        return
+    smallest, largest = int(target_ids.min()), int(target_ids.max())
+    if smallest < 0 or largest >= vocab_limit:
+        msg = f"target ids {smallest}..{largest} leave the vocabulary of {vocab_limit}; score ids of the model's tokenizer"
+        raise ValueError(msg)
+
+
 class _LogProbs(torch.autograd.Function):
     """Forward keeps the log-sum-exp of each row; backward computes each chunk of logits once more."""
 
     @staticmethod
     def forward(ctx, hidden_RD, head_weight_VD, target_R, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
-        num_rows = len(hidden_RD)
-        logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, vocab_limit))
-        stats = Statistics.empty(num_rows)
-        for begin, end in vocab_chunks(vocab_limit):
-            chunk_RC = logits[: num_rows * (end - begin)].view(num_rows, end - begin)
-            row_gemm(hidden_RD, head_weight_VD[begin:end], chunk_RC)
+        stats = Statistics.empty(len(hidden_RD))
+        for begin, _, chunk_RC in logit_chunks(hidden_RD, head_weight_VD, vocab_limit):
             stats.add_chunk(chunk_RC, temperature_R, target_R, begin)
         lse = stats.log_sum_exp()
-        entropy = lse - (stats.moment / stats.mass + stats.peak)
+        entropy = stats.entropy(lse)
         ctx.save_for_backward(hidden_RD, head_weight_VD, target_R, temperature_R, lse)
         ctx.vocab_limit = vocab_limit
         ctx.mark_non_differentiable(entropy)
@@ -60,14 +78,10 @@ class _LogProbs(torch.autograd.Function):
         grad_R, _entropy_has_none = grads
         hidden_RD, weight_VD, target_R, temperature_R, lse_R = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
-        num_rows = len(hidden_RD)
         grad_hidden = torch.zeros_like(hidden_RD) if needs_hidden else None
         into_VD, grad_weight = gradient_target(weight_VD) if needs_weight else (None, None)
-        logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, ctx.vocab_limit))
-        for begin, end in vocab_chunks(ctx.vocab_limit):
-            chunk_RC = logits[: num_rows * (end - begin)].view(num_rows, end - begin)
-            row_gemm(hidden_RD, weight_VD[begin:end], chunk_RC)
-            _logits_gradient_(chunk_RC, temperature_R, lse_R, target_R - begin, grad_R)
+        for begin, end, chunk_RC in logit_chunks(hidden_RD, weight_VD, ctx.vocab_limit):
+            logits_gradient_(chunk_RC, temperature_R, lse_R, target_R - begin, grad_R)
             if grad_hidden is not None:
                 input_gradient(chunk_RC, weight_VD[begin:end], grad_hidden)
             if into_VD is not None:
@@ -75,10 +89,10 @@ class _LogProbs(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None
 
 
-def _logits_gradient_(
+def logits_gradient_(
     logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
 ) -> None:
-    """Turn a chunk of logits into d(sum grad * log_prob)/d(logits), in place."""
+    """Turn a chunk of logits into d(sum grad * log_prob)/d(logits), in place. A target outside the chunk adds nothing to it."""
     if native.handles(logits_RC):
         native.logits_gradient_(logits_RC, temperature_R, lse_R, local_target_R, grad_R)
         return
@@ -131,6 +145,10 @@ class Statistics:
         # would depend on its place.
         return self.peak + self.mass.double().log().float()
 
+    def entropy(self, lse_R: Tensor) -> Tensor:
+        """float32 [R], nats, of a row's distribution, given its ``log_sum_exp``."""
+        return lse_R - (self.moment / self.mass + self.peak)
+
 
 def log_probs(
     hidden_RD: Tensor,
@@ -156,7 +174,5 @@ def log_probs(
         ValueError: a target outside the vocabulary.
     """
     check_vocab_limit(head_weight_VD, vocab_limit)
-    if len(target_R) and not (0 <= int(target_R.min()) and int(target_R.max()) < vocab_limit):
-        msg = f"target ids {int(target_R.min())}..{int(target_R.max())} leave the vocabulary of {vocab_limit}"
-        raise ValueError(msg)
+    check_targets(target_R, vocab_limit)
     return _LogProbs.apply(hidden_RD, head_weight_VD, target_R, temperature_R, vocab_limit)
