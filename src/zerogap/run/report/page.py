@@ -1,21 +1,17 @@
 """``report.html``: one file, nothing loaded from elsewhere, readable while the run goes on.
 
-Text from the run (completions, prompts, settings, errors) is hostile until escaped: every template escapes by
-default, and the page's content security policy lets no script run but the one this module put in.
+Text from the run (completions, prompts, settings, errors) is hostile until escaped: see ``html``.
 """
 
-import base64
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from zerogap.run.folder import RunFolder
 from zerogap.run.report import plot, tokens
 from zerogap.run.report.cards import build_cards, describe_ranking
 from zerogap.run.report.charts import draw_charts
-from zerogap.run.report.data import RunData, changed_settings, flatten, read_run
+from zerogap.run.report.data import changed_settings, flatten, read_run
+from zerogap.run.report.html import render, write_page
 from zerogap.run.report.rollouts import rank, read_newest
 from zerogap.run.report.summary import describe_outcome, tiles
 from zerogap.run.report.tables import (
@@ -44,7 +40,8 @@ def write_report(run_dir: Path, *, decode_token: Callable[[int], str]) -> Path:
     run = read_run(folder)
     notes: list[str] = []
     ranked = rank(read_newest(run_dir / "rollouts", notes))
-    html = _render(
+    html = render(
+        "report.html",
         run=run,
         sentences=describe_outcome(run),
         tiles=tiles(run),
@@ -57,37 +54,8 @@ def write_report(run_dir: Path, *, decode_token: Callable[[int], str]) -> Path:
         card_lists=build_cards(ranked, decode_token),
         ranking=describe_ranking(ranked) if ranked.steps else "",
         notes=notes,
-    )
-    return _replace(run_dir / FILE_NAME, html)
-
-
-def _render(*, run: RunData, **parts: object) -> str:
-    templates = Environment(
-        loader=PackageLoader("zerogap.run.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    script = _asset("hover.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return templates.get_template("report.html").render(
-        run=run,
-        style=_asset("style.css"),
-        script=script,
-        script_digest=digest,
         plot=plot,
+        token_fields=tokens.FIELDS,
         legends={"gap": tokens.GAP_LEGEND, "chance": tokens.CHANCE_LEGEND},
-        **parts,
     )
-
-
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
-
-
-def _replace(path: Path, html: str) -> Path:
-    # Lone surrogates in a recipe's text have no UTF-8; a browser shows the reference as a replacement character.
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(html.encode("utf-8", errors="xmlcharrefreplace"))
-    return partial.replace(path)
+    return write_page(run_dir / FILE_NAME, html)

@@ -39,6 +39,17 @@ CHANCE_LEGEND = (
     ("chance-none", "not sampled"),
 )
 """(CSS class, meaning) of the probability the engine drew the token with."""
+FIELDS = (
+    "position",
+    "id",
+    "role",
+    "engine's log-prob",
+    "trainer's log-prob",
+    "|difference|",
+    "weight version",
+    "log of kept mass",
+)
+"""What the report says of a token."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class TokenView:
     style: str
     """CSS classes."""
     detail: str
-    """position|id|role|engine's log-prob|trainer's|difference|weight version|log of kept mass; empty: none."""
+    """The values of the page's fields, joined by |; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +76,33 @@ class Omission:
 def prompt_text(sample: Sample, decode_token: DecodeToken) -> str:
     """The leading prompt tokens, special ones too."""
     ids = sample.token_ids[: sample.num_prompt_tokens]
-    return "".join(_text_of(int(token_id), decode_token) for token_id in ids)
+    return "".join(token_text(int(token_id), decode_token) for token_id in ids)
 
 
 def completion_views(rollout: KeptRollout, decode_token: DecodeToken) -> list[TokenView | Omission]:
     """Everything after the prompt; at most ``MAX_TOKENS`` of it."""
-    start, end, gap = rollout.sample.num_prompt_tokens, len(rollout.sample), rollout.gap
+    gap = rollout.gap
+    return shorten(rollout.sample, gap, lambda at: _view(rollout, gap, at, decode_token))
+
+
+def shorten(
+    sample: Sample, gap: np.ndarray, view: Callable[[int], TokenView]
+) -> list[TokenView | Omission]:
+    """The view of every token after the prompt, or of ``MAX_TOKENS`` of them with a note of what is left out.
+
+    Args:
+        sample: of T tokens.
+        gap: float [T]: absolute differences; NaN where nothing was compared.
+        view: of the token at a position.
+    """
+    start, end = sample.num_prompt_tokens, len(sample)
     if end - start <= MAX_TOKENS:
-        return [_view(rollout, gap, at, decode_token) for at in range(start, end)]
+        return [view(at) for at in range(start, end)]
     head, tail = start + MAX_TOKENS * 3 // 4, end - MAX_TOKENS // 4
     return [
-        *(_view(rollout, gap, at, decode_token) for at in range(start, head)),
+        *(view(at) for at in range(start, head)),
         Omission(tail - head, format_log_prob(largest(gap[head:tail]))),
-        *(_view(rollout, gap, at, decode_token) for at in range(tail, end)),
+        *(view(at) for at in range(tail, end)),
     ]
 
 
@@ -109,32 +134,44 @@ def visible(text: str) -> str:
 def _view(rollout: KeptRollout, gap: np.ndarray, at: int, decode_token: DecodeToken) -> TokenView:
     sample = rollout.sample
     engine, trainer = float(sample.rollout_log_probs[at]), float(rollout.old_log_probs[at])
+    numbers = [format_log_prob(value) for value in (engine, trainer, float(gap[at]))]
+    styles = [gap_style(float(gap[at])), chance_style(engine)]
+    return token_view(sample, at, decode_token, styles=styles, numbers=numbers)
+
+
+def token_view(
+    sample: Sample,
+    at: int,
+    decode_token: DecodeToken,
+    *,
+    styles: Sequence[str],
+    numbers: Sequence[str],
+) -> TokenView:
+    """The token at position ``at``: its place, id and role, then ``numbers``, then its version and kept mass."""
     is_sampled = sample.weight_version[at] >= 0
     fields = [
         str(at),
         str(sample.token_ids[at]),
-        _role(sample, at),
-        format_log_prob(engine),
-        format_log_prob(trainer),
-        format_log_prob(float(gap[at])),
+        role_of(sample, at),
+        *numbers,
         str(sample.weight_version[at]) if is_sampled else "",
         format_log_prob(float(sample.kept_log_mass[at])) if is_sampled else "",
     ]
-    text = _text_of(int(sample.token_ids[at]), decode_token).replace("\n", "↵\n")
-    styles = [gap_style(float(gap[at])), chance_style(engine)]
-    if sample.source[at] != Source.POLICY:
-        styles.append("foreign")
-    return TokenView(text, " ".join(styles), "|".join(fields))
+    text = token_text(int(sample.token_ids[at]), decode_token).replace("\n", "↵\n")
+    foreign = () if sample.source[at] == Source.POLICY else ("foreign",)
+    return TokenView(text, " ".join([*styles, *foreign]), "|".join(fields))
 
 
-def _role(sample: Sample, at: int) -> str:
+def role_of(sample: Sample, at: int) -> str:
+    """Who wrote a token, and what it is used for."""
     role = Source(int(sample.source[at])).name.lower()
     if sample.weight_version[at] < 0:
         return f"{role}, not sampled"
     return role if sample.loss_mask[at] else f"{role}, sampled, does not train"
 
 
-def _text_of(token_id: int, decode_token: DecodeToken) -> str:
+def token_text(token_id: int, decode_token: DecodeToken) -> str:
+    """What a reader sees of a token; never empty."""
     try:
         text = decode_token(token_id)
     except (LookupError, ValueError, OverflowError):  # an id that the tokenizer does not have

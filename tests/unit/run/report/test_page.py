@@ -14,6 +14,7 @@ from helpers.run_folder import (
 
 from zerogap.errors import CheckpointError
 from zerogap.run.report import write_report
+from zerogap.run.report.tokens import FIELDS
 from zerogap.types import Outcome
 
 HOSTILE = "</span></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7*7 }}"
@@ -184,6 +185,14 @@ def test_only_the_runs_folder_is_read(tmp_path, monkeypatch):
     moved = (tmp_path / "first-place").rename(tmp_path / "second-place")
     monkeypatch.chdir(tmp_path)
     assert report(moved).source == before.replace("first-place", "second-place")
+
+
+def test_the_script_finds_a_name_for_every_field_of_a_token(tmp_path):
+    page = report(whole_run(tmp_path))
+    (names,) = [json.loads(a["data-fields"]) for _, a in page.tags if "data-fields" in a]
+    assert tuple(names) == FIELDS
+    details = [a["data-t"].split("|") for _, a in page.tags if "data-t" in a]
+    assert {len(values) for values in details} == {len(FIELDS)}
 
 
 def test_writing_again_replaces_the_page_and_leaves_nothing_behind(tmp_path):

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const tip = document.getElementById("tip");
-  const fields = ["position", "id", "role", "engine's log-prob", "trainer's log-prob", "|difference|", "weight version", "log of kept mass"];
+  const fields = JSON.parse(tip.dataset.fields);
 
   const line = (label, value, style) => {
     const row = document.createElement("div");
