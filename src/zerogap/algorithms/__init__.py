@@ -1,32 +1,57 @@
-"""Pure mathematics of a GRPO step: advantages, policy losses, KL estimators, denominators, gap statistics.
+"""Pure mathematics of a step: advantages, losses, corrections, KL estimators, denominators, gap statistics.
 
-Columns in, columns and scalars out; nothing here knows a model, a config or an engine. Advantages,
-denominators and statistics are numpy in float64; what needs a gradient is torch, in the dtype it is given.
-Masked slots may hold anything, NaN included: they reach neither a value nor a gradient.
+Columns in, columns and scalars out; nothing here knows a model or an engine, and of the config only the sections of
+``correct_mismatch``. What is decided over a whole train batch is numpy in float64; what needs a gradient is torch, in the
+dtype it is given. Masked slots may hold anything, NaN included: they reach neither a value nor a gradient.
+docs/algorithms.md has a row for each loss, correction and denominator.
 """
 
 from zerogap.algorithms.advantages import GroupAdvantages, group_advantages
+from zerogap.algorithms.correction_statistics import CorrectionStatistics, WeightStatistics
+from zerogap.algorithms.corrections import Corrections, correct_mismatch
 from zerogap.algorithms.denominators import Denominator, loss_denominators
 from zerogap.algorithms.exclusion import Exclusion, exclusion_reason
 from zerogap.algorithms.kl import KLKind, kl_estimate
-from zerogap.algorithms.losses import ClippedSurrogate, clipped_surrogate, reduce_loss
+from zerogap.algorithms.losses import reduce_loss
 from zerogap.algorithms.mismatch import GapStatistics, gap_statistics
+from zerogap.algorithms.off_policy import off_policy_keep
 from zerogap.algorithms.policy_statistics import PolicyStatistics, policy_statistics
+from zerogap.algorithms.records import record_sums
+from zerogap.algorithms.surrogates import (
+    Surrogate,
+    cispo_surrogate,
+    clipped_surrogate,
+    gspo_surrogate,
+    reinforce_surrogate,
+    sft_surrogate,
+    weighted_log_probs,
+)
 
 __all__ = [
-    "ClippedSurrogate",
+    "CorrectionStatistics",
+    "Corrections",
     "Denominator",
     "Exclusion",
     "GapStatistics",
     "GroupAdvantages",
     "KLKind",
     "PolicyStatistics",
+    "Surrogate",
+    "WeightStatistics",
+    "cispo_surrogate",
     "clipped_surrogate",
+    "correct_mismatch",
     "exclusion_reason",
     "gap_statistics",
     "group_advantages",
+    "gspo_surrogate",
     "kl_estimate",
     "loss_denominators",
+    "off_policy_keep",
     "policy_statistics",
+    "record_sums",
     "reduce_loss",
+    "reinforce_surrogate",
+    "sft_surrogate",
+    "weighted_log_probs",
 ]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from zerogap.algorithms._shapes import Bool, Float
-from zerogap.algorithms.losses import MAX_LOG_RATIO, name_by_index, require_finite
+from zerogap.algorithms.finite import MAX_LOG_RATIO, name_by_index, require_finite
 
 KLKind = Literal["k1", "k2", "k3"]
 
