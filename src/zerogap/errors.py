@@ -12,6 +12,7 @@
     ├── MissingExtra (ImportError)      an optional dependency; names what to install
     ├── BenchmarkError                  a side of a benchmark failed, or a baseline cannot be used
     ├── NumericsError                   NaN or infinity where a number must be
+    ├── MismatchError                   the gap stays above its budget, and no remedy is left
     ├── EngineError
     │   ├── InvalidRequest (ValueError) wrong sampling parameters or ids
     │   ├── RequestTooLong (ValueError) does not fit the context or the KV cache
@@ -64,6 +65,10 @@ class BenchmarkError(ZerogapError):
 
 class NumericsError(ZerogapError):
     """A NaN or infinity where a finite number must be."""
+
+
+class MismatchError(ZerogapError):
+    """The gap between engine and trainer stays above its budget, and no remedy is left."""
 
 
 class EngineError(ZerogapError):

@@ -15,6 +15,7 @@ from zerogap.types import Outcome
 
 Reducer = Literal["mean", "max", "min", "sum", "last"]
 GAP_SOURCES = ("tokens", "routing", "sampling", "numbers", "staleness")
+ALARM_KINDS = ("gap", "entropy", "gradient", "truncation", "signal", "numerics")
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,10 @@ def _declare() -> Iterator[Metric]:
             yield Metric(
                 f"gap/{source}/{view}/max", "max", f"largest |difference| from {source}, {cost}"
             )
+    for alarm in ALARM_KINDS:
+        yield Metric(
+            f"alarm/{alarm}", "last", f"1 while the alarm of [watch] for {alarm} is on, else 0"
+        )
     for kind in Outcome:
         yield Metric(f"outcome/{kind}", "sum", f"samples that ended as {kind}")
 

@@ -30,6 +30,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.jsonl"
         self.versions = path / "versions.jsonl"
+        self.alarms = path / "alarms.jsonl"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
         self.export = path / "export"

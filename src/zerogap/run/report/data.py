@@ -27,6 +27,8 @@ class RunData:
     """As recorded; empty if absent."""
     records: tuple[Json, ...]
     """One a step, in order of steps; step 0 is the evaluation before the first."""
+    alarms: tuple[Json, ...] = ()
+    """Alarms that went on or off, and decisions of the mismatch budget, as they came."""
 
     @property
     def num_steps(self) -> int:
@@ -63,6 +65,7 @@ def read_run(folder: RunFolder) -> RunData:
         config=_read_json(folder.config),
         environment=_read_json(folder.environment),
         records=tuple(sorted(records, key=lambda record: record["step"])),
+        alarms=tuple(read_jsonl(folder.alarms)) if folder.alarms.exists() else (),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerogap.run.folder import RunFolder
 from zerogap.run.report import plot, tokens
+from zerogap.run.report.alarms import alarm_rows
 from zerogap.run.report.cards import build_cards, describe_ranking
 from zerogap.run.report.charts import draw_charts
 from zerogap.run.report.data import changed_settings, flatten, read_run
@@ -45,6 +46,7 @@ def write_report(run_dir: Path, *, decode_token: Callable[[int], str]) -> Path:
         run=run,
         sentences=describe_outcome(run),
         tiles=tiles(run),
+        alarms=alarm_rows(run),
         charts=draw_charts(run),
         outcomes=outcome_counts(run),
         exclusions=exclusion_counts(run),

@@ -1,0 +1,12 @@
+"""The collapse watch: says when a run goes wrong, since when, what is behind it and where to look.
+
+Comes in: the reduced metrics of each step. Goes out: alarms that went on or off, with hysteresis, and whether to save
+and stop. It measures nothing itself and changes nothing in the run.
+"""
+
+from zerogap.run.watch.alarm import Alarm, WatchReport
+from zerogap.run.watch.limits import AlarmKind
+from zerogap.run.watch.suspects import largest_source
+from zerogap.run.watch.watch import KINDS, Watch
+
+__all__ = ["KINDS", "Alarm", "AlarmKind", "Watch", "WatchReport", "largest_source"]

@@ -1,0 +1,72 @@
+"""One alarm's memory: on after so many steps in a row beyond its limit, off after as many well within it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Change = Literal["on", "off"]
+
+CALM_SHARE = 0.9
+"""Within this share of the limit a step is calm: between the two, an alarm stays what it is."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one step says about one alarm."""
+
+    value: float
+    limit: float
+    is_collapse_below: bool = False
+    """Whether small values are the bad ones (entropy)."""
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the value is past the limit."""
+        return self.value < self.limit if self.is_collapse_below else self.value > self.limit
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the value is within nine tenths of the limit."""
+        if self.is_collapse_below:
+            return self.value >= self.limit / CALM_SHARE
+        return self.value <= self.limit * CALM_SHARE
+
+
+@dataclass
+class Hysteresis:
+    """Counts of one alarm. Mutated by ``observe`` only."""
+
+    is_on: bool = False
+    num_beyond: int = 0
+    """Steps in a row beyond the limit, while the alarm is off."""
+    num_calm: int = 0
+    """Calm steps in a row, while the alarm is on."""
+    first_step: int = 0
+    """Of the present (or last) row of steps beyond: the first sign."""
+    first_value: float = 0.0
+
+    def observe(self, step: int, reading: Reading, patience: int) -> Change | None:
+        """Take one step's reading; what changed."""
+        if self.is_on:
+            self.num_calm = self.num_calm + 1 if reading.is_calm else 0
+            return self._turn(is_on=False) if self.num_calm >= patience else None
+        if not reading.is_beyond:
+            self.num_beyond = 0
+            return None
+        if self.num_beyond == 0:
+            self.first_step, self.first_value = step, reading.value
+        self.num_beyond += 1
+        return self._turn(is_on=True) if self.num_beyond >= patience else None
+
+    def _turn(self, *, is_on: bool) -> Change:
+        self.is_on, self.num_beyond, self.num_calm = is_on, 0, 0
+        return "on" if is_on else "off"
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint; JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Hysteresis":
+        """The inverse of ``state_dict``."""
+        return cls(**state)

@@ -1,0 +1,194 @@
+"""The controller in a simulated run: a gap that remedies close, one that they only hide, and everything in between."""
+
+import itertools
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerogap.config import MismatchConfig
+from zerogap.errors import MismatchError
+from zerogap.run.budget import ORDER, BudgetController, Decision
+
+
+@dataclass
+class Run:
+    """A loop whose parts of the gap follow its settings; satisfies ``Remedies``."""
+
+    numbers: float = 0.0
+    sampling: float = 0.0
+    tokens: float = 0.0
+    staleness_a_step: float = 0.0
+    lag: int = 0
+    is_exact: bool = False
+    has_replays: bool = False
+    is_corrected: bool = False
+    replays: set[str] = field(default_factory=set)
+
+    def open_means(self) -> dict[str, float]:
+        """Before corrections: ``is_corrected`` is not in here."""
+        return {
+            "numbers": 0.0 if self.is_exact else self.numbers,
+            "sampling": 0.0 if "sampling" in self.replays else self.sampling,
+            "staleness": self.staleness_a_step * self.lag,
+            "tokens": self.tokens,
+            "routing": 0.0,
+        }
+
+    def why_not(self, remedy, source):
+        reasons = {
+            "corrections": "already on" if self.is_corrected else None,
+            "replays": None if self.has_replays else "no replay exists for it yet",
+            "staleness": None if self.lag else "rollout.lag is 0",
+            "numerics": "already exact" if self.is_exact else None,
+        }
+        return reasons[remedy]
+
+    def switch_on_corrections(self):
+        self.is_corrected = True
+
+    def switch_on_replay(self, source):
+        self.replays.add(source)
+
+    def reduce_lag(self):
+        self.lag -= 1
+
+    def exact_numerics(self):
+        self.is_exact = True
+
+
+def controller(**changes) -> BudgetController:
+    return BudgetController(MismatchConfig(**{"budget": 0.01, "patience": 2} | changes))
+
+
+def drive(run: Run, control: BudgetController, num_steps: int, start: int = 1) -> list[Decision]:
+    """Decisions of a run that obeys them and ends when it must."""
+    decisions = []
+    for step in range(start, start + num_steps):
+        means = run.open_means()
+        decision = control.observe(step, sum(means.values()), means, run)
+        if decision is None:
+            continue
+        decisions.append(decision)
+        if decision.is_stop:
+            break
+        decision.apply(run)
+    return decisions
+
+
+def taken(decisions):
+    return [(d.step, d.remedy) for d in decisions]
+
+
+def test_a_gap_that_its_remedies_can_close_is_closed():
+    run = Run(staleness_a_step=0.02, lag=3, numbers=0.015)
+    decisions = drive(run, controller(), 100)
+    assert taken(decisions) == [
+        (2, "corrections"),
+        (4, "staleness"),
+        (6, "staleness"),
+        (8, "staleness"),
+        (10, "numerics"),
+    ]
+    assert sum(run.open_means().values()) == 0.0
+    assert ("replays", "the gap from sampling and routing is 0.0 or closed by it already") in decisions[1].passed_over  # fmt: skip
+
+
+def test_it_stops_when_the_gap_is_small_enough_though_not_closed():
+    run = Run(staleness_a_step=0.004, lag=4)
+    assert taken(drive(run, controller(remedies=["staleness"]), 100)) == [(2, "staleness"), (4, "staleness")]  # fmt: skip
+    assert run.lag == 2
+
+
+def test_a_gap_that_corrections_only_hide_ends_the_run_and_names_its_source():
+    run = Run(tokens=0.05, numbers=0.02, is_exact=True)
+    decisions = drive(run, controller(), 100)
+    assert taken(decisions) == [(2, "corrections"), (4, None)]
+    assert run.is_corrected
+    assert "measured before corrections and stays as it is" in decisions[0].lines()[-1]
+    with pytest.raises(MismatchError, match=r"most of it comes from tokens \(0\.05 nats\)"):
+        decisions[-1].apply(run)
+
+
+def test_a_controller_that_saw_the_corrected_gap_would_hide_it():
+    """The planted fault: a gap that counts what corrections do never reaches the end."""
+    run = Run(tokens=0.05)
+    honest = run.open_means
+    run.open_means = lambda: {k: v * (not run.is_corrected) for k, v in honest().items()}
+    assert not any(d.is_stop for d in drive(run, controller(), 100))
+    run = Run(tokens=0.05)
+    assert any(d.is_stop for d in drive(run, controller(), 100))
+
+
+def test_replays_are_for_the_source_that_they_close():
+    run = Run(numbers=0.5, sampling=0.1, has_replays=True)
+    decisions = drive(run, controller(remedies=["replays", "numerics"]), 100)
+    assert [(d.remedy, d.remedy_for, d.source) for d in decisions] == [
+        ("replays", "sampling", "numbers"),
+        ("numerics", "numbers", "numbers"),
+    ]
+
+
+def test_what_cannot_apply_is_passed_over_with_its_reason():
+    run = Run(numbers=0.5, sampling=0.1, staleness_a_step=0.1, is_exact=False)
+    (first, *_) = drive(run, controller(remedies=["replays", "staleness", "numerics"]), 3)
+    assert first.remedy == "numerics"
+    assert dict(first.passed_over) == {
+        "corrections": "mismatch.remedies does not allow it",
+        "replays": "no replay exists for it yet",
+        "staleness": "the gap from staleness is 0.0 or closed by it already",
+    }
+    assert all(f"passed over: {why}" in "\n".join(first.lines()) for _, why in first.passed_over)
+    assert json.loads(json.dumps(first.record()))["event"] == "remedy"
+
+
+def test_without_a_budget_nothing_is_ever_done():
+    assert drive(Run(tokens=5.0), BudgetController(MismatchConfig()), 50) == []
+
+
+def test_a_step_within_the_budget_starts_the_count_again():
+    control, run = controller(patience=3), Run()
+    totals = [0.02, 0.02, 0.01, 0.02, 0.02, 0.01]
+    assert [control.observe(i, t, {"tokens": t}, run) for i, t in enumerate(totals)] == [None] * 6
+
+
+_RUNS = st.builds(
+    Run,
+    numbers=st.sampled_from([0.0, 0.005, 0.02]),
+    sampling=st.sampled_from([0.0, 0.02]),
+    tokens=st.sampled_from([0.0, 0.0, 0.02]),
+    staleness_a_step=st.sampled_from([0.0, 0.004, 0.03]),
+    lag=st.integers(0, 4),
+    is_exact=st.booleans(),
+    has_replays=st.booleans(),
+)
+_REMEDIES = st.lists(st.sampled_from(ORDER), unique=True)
+
+
+@given(_RUNS, _REMEDIES, st.integers(1, 4))
+def test_order_patience_and_an_end(run, allowed, patience):
+    lag = run.lag
+    decisions = drive(run, controller(remedies=allowed, patience=patience), 200)
+    steps = [0, *(d.step for d in decisions)]
+    assert all(later - earlier >= patience for earlier, later in itertools.pairwise(steps))
+    kinds = [d.remedy for d in decisions if d.remedy is not None]
+    assert kinds == sorted(kinds, key=ORDER.index)
+    assert set(kinds) <= set(allowed)
+    assert all(kinds.count(kind) <= 1 for kind in ("corrections", "numerics", "replays"))
+    assert kinds.count("staleness") == lag - run.lag
+    is_above = sum(run.open_means().values()) > 0.01
+    assert is_above == bool(decisions and decisions[-1].is_stop)
+
+
+@given(_RUNS, st.integers(0, 30))
+def test_resumed_is_uninterrupted(run, cut):
+    twin = Run(**{**run.__dict__, "replays": set()})
+    whole = drive(run, controller(), 40)
+    before, later = controller(), controller()
+    first = drive(twin, before, cut)
+    if first and first[-1].is_stop:
+        return
+    later.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert first + drive(twin, later, 40 - cut, start=cut + 1) == whole
