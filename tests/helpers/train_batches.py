@@ -59,9 +59,23 @@ def make_groups(
     return samples
 
 
-def advantages_of(samples: Sequence[Sample], *, seed: int = 0) -> list[float]:
-    """Some number for each."""
-    return np.random.default_rng(seed).normal(size=len(samples)).tolist()
+def rewarded(
+    samples: Sequence[Sample], rewards: Sequence[float] | None = None, *, seed: int = 0
+) -> list[Sample]:
+    """The same samples, each valid one with its reward; some number unless given."""
+    given = np.random.default_rng(seed).normal(size=len(samples)) if rewards is None else rewards
+    pairs = zip(samples, given, strict=True)
+    return [s.scored(float(r)) if s.outcome.is_valid else s for s, r in pairs]
+
+
+def standard_scores(samples: Sequence[Sample]) -> list[float]:
+    """Reward less the group's mean, over its standard deviation (members - 1)."""
+    found = []
+    for sample in samples:
+        rewards = np.array([s.reward for s in samples if s.group_id == sample.group_id])
+        spread = rewards.std(ddof=1)
+        found.append((sample.reward - rewards.mean()) / spread if spread else 0.0)
+    return found
 
 
 def make_trees(

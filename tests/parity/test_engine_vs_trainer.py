@@ -11,6 +11,7 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import prompt, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
+from helpers.train_batches import rewarded
 
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.kernels.linear import row_gemm
@@ -86,9 +87,7 @@ def test_the_old_log_probs_of_a_step_are_the_engines_however_it_is_packed(packin
     model = tiny_model("qwen3")
     outputs = tiny_engine(model).generate(requests(0.7))
     samples = samples_of(outputs, 0.7)
-    trained = trainer_of(model, **PACKINGS[packing]).step(
-        samples, np.linspace(-1, 1, len(samples)).tolist()
-    )
+    trained = trainer_of(model, **PACKINGS[packing]).step(rewarded(samples))
     EXACT.check(sampled(trained.old_log_probs, samples), [o.output_log_probs for o in outputs])
     assert trained.gap.max == 0.0
 
@@ -99,7 +98,7 @@ def test_it_holds_again_after_the_weights_have_moved():
     for version in (1, 2, 3):
         outputs = engine.generate(requests(1.0))
         samples = samples_of(outputs, 1.0)
-        trained = trainer.step(samples, np.linspace(-1, 1, len(samples)).tolist())
+        trained = trainer.step(rewarded(samples))
         assert trained.gap.max == 0.0
         engine.set_weight_version(version)
     assert {int(v) for s in samples for v in s.weight_version} == {-1, 2}
@@ -112,7 +111,7 @@ def step_on(samples, *, exact_version, **changes):
     """(weights afterwards, what the step found) of a fresh model."""
     model = tiny_model("qwen3")
     trained = trainer_of(model, **LATER, **changes).step(
-        samples, np.linspace(-1, 1, len(samples)).tolist(), exact_version=exact_version
+        rewarded(samples), exact_version=exact_version
     )
     return {name: p.detach() for name, p in model.named_parameters()}, trained
 

@@ -6,7 +6,7 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT_NORM
-from helpers.train_batches import VOCAB, advantages_of, make_sample, make_trees
+from helpers.train_batches import VOCAB, make_sample, make_trees, rewarded
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
@@ -28,7 +28,7 @@ def trained(samples, *, family="qwen3", loss=None, **config):
         vocab_limit=VOCAB,
         reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
     )  # fmt: skip
-    metrics = trainer.step(samples, advantages_of(samples, seed=len(samples)))
+    metrics = trainer.step(rewarded(samples, seed=len(samples)))
     return {name: p.grad for name, p in model.named_parameters()}, metrics
 
 
@@ -67,10 +67,11 @@ def test_trees_with_a_penalty_on_the_kl_are_the_same():
 
 
 def test_samples_that_are_equal_but_for_their_advantage_are_the_same():
+    # Advantages of a group add up to 0, and so would these four gradients without a fifth, other sample.
     samples = [make_sample([1, 2, 3], range(20, 60), index=i) for i in range(4)]
-    metrics = check_equal(samples)
+    metrics = check_equal([*samples, make_sample([1, 2, 3], [9], index=4)])
     assert metrics.num_rows == 42
-    assert metrics.num_rows_saved == 3 * 42
+    assert metrics.num_rows_saved == 3 * 42 + 3
 
 
 def test_temperatures_that_differ_within_a_group_are_kept_apart():
@@ -109,6 +110,7 @@ def test_a_branch_that_reads_another_branchs_key_would_be_noticed(monkeypatch):
 
 def test_a_target_with_its_siblings_weight_would_be_noticed(monkeypatch):
     samples = [make_sample([1, 2, 3], range(20, 60), index=i) for i in range(2)]
+    samples.append(make_sample([1, 2, 3], [9], index=2))
 
     def mix_up(batch):
         batch.sample_R[:] = np.where(batch.position_R == 5, 0, batch.sample_R)

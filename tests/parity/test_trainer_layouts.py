@@ -4,7 +4,6 @@ The reference knows no layout: each sample alone through the model, a full log_s
 """
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,13 +12,14 @@ from helpers.packed_rows import PackedRows
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT
-from helpers.train_batches import VOCAB, advantages_of, make_groups
+from helpers.train_batches import VOCAB, make_groups, rewarded, standard_scores
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import Trainer
 from zerogap.train import forward as forward_module
 from zerogap.train import plan as plan_module
+from zerogap.train import trainer as trainer_module
 from zerogap.train.attention import PackedAttention
 
 DENOMINATORS = {
@@ -34,12 +34,12 @@ LAYOUTS = {
     "one micro-batch, not shared": {"micro_batch_tokens": 10_000, "share_prompts": False},
     "recompute": {"micro_batch_tokens": 100, "recompute": True},
 }
-SAMPLES = make_groups(3, 3, seed=3)
 # One group without signal: it adds no gradient, and counts in every denominator.
-ADVANTAGES = [0.0 if s.group_id == "g1" else a for s, a in zip(SAMPLES, advantages_of(SAMPLES), strict=True)]  # fmt: skip
+SAMPLES = [s.scored(1.0) if s.group_id == "g1" else s for s in rewarded(make_groups(3, 3, seed=3))]
+ADVANTAGES = standard_scores(SAMPLES)
 
 
-def gradient_of(samples=SAMPLES, advantages=ADVANTAGES, *, family="qwen3", loss=None, **train):
+def gradient_of(samples=SAMPLES, *, family="qwen3", loss=None, **train):
     """(gradient by name, metrics) of one step; the weights stay as they are."""
     model = tiny_model(family)
     loss = loss or GRPOLossConfig()
@@ -53,7 +53,7 @@ def gradient_of(samples=SAMPLES, advantages=ADVANTAGES, *, family="qwen3", loss=
         vocab_limit=VOCAB,
         reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
     )
-    metrics = trainer.step(samples, advantages)
+    metrics = trainer.step(samples)
     return {name: p.grad for name, p in model.named_parameters()}, metrics
 
 
@@ -105,12 +105,12 @@ def test_loss_and_gradient_are_those_of_each_sample_alone(family, kind):
 
 @pytest.mark.parametrize("temperature", [0.6, 1.7])
 def test_the_gradient_is_that_of_the_sampling_temperature(temperature):
-    samples = make_groups(2, 2, seed=5, temperature=temperature)
-    advantages = advantages_of(samples)
-    gradient, _ = gradient_of(samples, advantages)
+    samples = rewarded(make_groups(2, 2, seed=5, temperature=temperature))
+    gradient, _ = gradient_of(samples)
+    advantages = standard_scores(samples)
     FP32_MODEL_GRADIENT.check(gradient, reference(samples, advantages, kind="token")[0])
     with planted_fault("temperature 1"):
-        hot = gradient_of(make_groups(2, 2, seed=5, temperature=1.0), advantages)[0]
+        hot = gradient_of(rewarded(make_groups(2, 2, seed=5, temperature=1.0)))[0]
         FP32_MODEL_GRADIENT.check(hot, gradient)
 
 
@@ -138,9 +138,7 @@ def test_the_layout_changes_neither_gradient_nor_old_log_probs(layout, kind):
 def test_the_order_of_samples_changes_nothing():
     order = np.random.default_rng(0).permutation(len(SAMPLES))
     gradient, metrics = gradient_of()
-    other, other_metrics = gradient_of(
-        [SAMPLES[i] for i in order], [ADVANTAGES[i] for i in order], micro_batch_tokens=50
-    )
+    other, other_metrics = gradient_of([SAMPLES[i] for i in order], micro_batch_tokens=50)
     EXACT.check(list(other_metrics.old_log_probs), [metrics.old_log_probs[i] for i in order])
     GRADIENT.check(other, gradient)
 
@@ -152,8 +150,8 @@ def test_recompute_gives_the_same_bits():
 def test_a_group_without_signal_has_the_gradient_that_computing_it_would_give():
     gradient, metrics = gradient_of()
     assert metrics.num_rows_without_gradient > 0
-    tiny = [1e-300 if a == 0 else a for a in ADVANTAGES]
-    learned, learned_metrics = gradient_of(advantages=tiny)
+    tiny = [s.scored(1e-300 * i) if s.group_id == "g1" else s for i, s in enumerate(SAMPLES)]
+    learned, learned_metrics = gradient_of(tiny)
     assert learned_metrics.num_rows_without_gradient == 0
     GRADIENT.check(gradient, learned)
 
@@ -164,9 +162,7 @@ def test_denominators_of_micro_batches_would_be_noticed(kind):
     gradient, _ = gradient_of(loss=loss)
 
     def alone(group_id):
-        members = [i for i, s in enumerate(SAMPLES) if s.group_id == group_id]
-        mine = [SAMPLES[i] for i in members], [ADVANTAGES[i] for i in members]
-        return gradient_of(*mine, loss=loss)[0]
+        return gradient_of([s for s in SAMPLES if s.group_id == group_id], loss=loss)[0]
 
     with planted_fault("each micro-batch divides by its own tokens"):
         parts = [alone(group_id) for group_id in ("g0", "g1", "g2")]
@@ -200,12 +196,18 @@ def test_a_row_that_sees_a_sibling_would_be_noticed(monkeypatch):
         FP32_MODEL.check(list(leaky_metrics.old_log_probs), list(metrics.old_log_probs))
 
 
-def test_a_sibling_without_gradient_would_be_noticed():
+def test_a_sibling_without_gradient_would_be_noticed(monkeypatch):
     gradient, _ = gradient_of()
-    dropped: Sequence[float] = [0.0 if i == 2 else a for i, a in enumerate(ADVANTAGES)]
-    assert ADVANTAGES[2] != 0
+    honest = trainer_module.decide_advantages
+
+    def forgetful(*args):
+        found = honest(*args)
+        found.column_S[len(SAMPLES[0]) : len(SAMPLES[0]) + len(SAMPLES[1])] = 0.0
+        return found
+
+    monkeypatch.setattr(trainer_module, "decide_advantages", forgetful)
     with planted_fault("a sibling's gradient is dropped"):
-        GRADIENT.check(gradient_of(advantages=dropped)[0], gradient)
+        GRADIENT.check(gradient_of()[0], gradient)
 
 
 def test_keys_without_gradient_would_be_noticed(monkeypatch):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from zerogap.algorithms import exclusion_reason, group_advantages
+from zerogap.algorithms import exclusion_reason
 from zerogap.config import RunConfig
 from zerogap.config.env import read_environment
 from zerogap.data import (
@@ -182,16 +182,7 @@ class TrainingRun:
 
     def _train(self, rollouts: Rollouts, metrics: StepMetrics) -> TrainMetrics | None:
         samples = rollouts.samples
-        is_valid = np.array([exclusion_reason(sample) is None for sample in samples])
-        rewards = np.array([np.nan if s.reward is None else s.reward for s in samples])
-        groups = group_advantages(
-            rewards,
-            [s.group_id for s in samples],
-            is_valid,
-            normalize_std=self.config.loss.normalize_std,
-        )
-        add_group_metrics(metrics, groups)
-        if not is_valid.any():
+        if all(exclusion_reason(sample) is not None for sample in samples):
             self._say(
                 f"step {self.step_number + 1}: no sample can train ({self._failures(rollouts)}); the weights stay"
             )
@@ -202,11 +193,12 @@ class TrainingRun:
             self.engine.release_memory_occupation()
             trained = self.trainer.step(
                 samples,
-                groups.advantages.tolist(),
                 exact_version=self._exact_version(),
                 on_progress=show_training(phase),
             )
             return_free_memory()
+        if trained.groups is not None:
+            add_group_metrics(metrics, trained.groups)
         add_train_metrics(metrics, samples, trained)
         if self.step_number == 0:
             self._say(_describe_sharing(trained))
@@ -391,7 +383,7 @@ class TrainingRun:
             encode=self.encode,
             seed=config.run.seed,
         )
-        needs_reference = config.loss.kl.coefficient > 0
+        needs_reference = config.loss.needs_reference
         self.trainer = Trainer(
             self.policy.model,
             config.train,

@@ -1,8 +1,8 @@
 """From samples and advantages to new weights: packing, forward and backward over micro-batches, AdamW.
 
-In: scored samples and one advantage each. Out: the model's weights changed in place, and what the step measured,
+In: scored samples. Out: the model's weights changed in place, and what the step measured,
 the gap to the engine included. How samples are packed, split and shared changes speed and memory, never the
-gradient. It never samples, scores rewards or decides advantages.
+gradient. It never samples and never scores a reward.
 """
 
 from zerogap.train.metrics import OldLogProbAudit, TrainMetrics, TrainProgress

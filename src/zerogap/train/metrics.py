@@ -6,14 +6,16 @@ from typing import Literal
 
 import numpy as np
 
-from zerogap.algorithms import Exclusion, GapStatistics, PolicyStatistics
+from zerogap.algorithms import Exclusion, GapStatistics, GroupAdvantages, PolicyStatistics
+
+Phase = Literal["old", "reference", "update"]
 
 
 @dataclass(frozen=True)
 class TrainProgress:
     """One micro-batch is done."""
 
-    phase: Literal["old", "reference", "update"]
+    phase: Phase
     """old: log-probs before the first update; reference: of the frozen model; update: the loss."""
     rows_done: int
     """Rows computed so far in this step, in all phases."""
@@ -33,15 +35,6 @@ class OldLogProbAudit:
     first_difference: str = ""
     """Names the record, if there is one."""
 
-    def __add__(self, other: "OldLogProbAudit") -> "OldLogProbAudit":
-        """Both together."""
-        return OldLogProbAudit(
-            num_taken=self.num_taken + other.num_taken,
-            num_audited=self.num_audited + other.num_audited,
-            num_different=self.num_different + other.num_different,
-            first_difference=self.first_difference or other.first_difference,
-        )
-
 
 @dataclass(frozen=True)
 class TrainMetrics:
@@ -60,6 +53,8 @@ class TrainMetrics:
     """k3 of each token at its update against the engine at sampling time: estimates KL(engine || current), nats."""
     kl_to_reference: float | None
     """Mean KL estimate a token, nats; None without a reference."""
+    groups: GroupAdvantages | None
+    """Advantages a sample and what was found out about the groups, where the loss compares within them."""
     num_updates: int
     num_samples: int
     """Samples that trained."""
@@ -83,6 +78,8 @@ class TrainMetrics:
     old_log_probs: tuple[np.ndarray, ...]
     """float32 [T] for each sample given, aligned with its tokens: what the trainer computed. NaN where nothing trained, and
     where a later update took the engine's instead."""
+    advantages: tuple[np.ndarray, ...]
+    """float64 [T] for each sample given, in the same way: what the loss weighed each token with."""
     audit: OldLogProbAudit
     """All 0 in a step of one update: its own forward pass gives them."""
 

@@ -1,12 +1,22 @@
 """The loss of one micro-batch, from its log-probs and what the step knows. R targets."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.algorithms import clipped_surrogate, kl_estimate, reduce_loss
-from zerogap.config.loss import LossConfig
+from zerogap.algorithms import ClippedSurrogate, clipped_surrogate, kl_estimate, reduce_loss
+from zerogap.config.loss import DAPOLossConfig, DrGRPOLossConfig, GRPOLossConfig, LossConfig
+from zerogap.errors import ConfigError
 from zerogap.train.packing import MicroBatch
 from zerogap.train.step_state import StepState
+
+
+def samples_with_signal(step: StepState, config: LossConfig) -> np.ndarray:
+    """Bool [B]: samples whose loss may have a gradient; that of the others is exactly 0."""
+    if config.needs_reference:
+        return step.who.is_kept_B
+    is_nonzero_S = step.trains_S & (step.advantages.column_S != 0)
+    return np.array([bool(nonzero.any()) for nonzero in step.index.split(is_nonzero_S)])
 
 
 def micro_batch_loss(
@@ -28,18 +38,23 @@ def micro_batch_loss(
     keep_R = torch.ones(len(slots_R), dtype=torch.bool)
 
     def name_token(target: int) -> str:
-        return step.index.name(batch, target)
+        return step.index.name(int(slots_R[target]))
 
-    surrogate = clipped_surrogate(
-        log_probs_R,
-        torch.from_numpy(step.old_log_probs_S[slots_R]).double(),
-        torch.from_numpy(step.advantage_B[batch.sample_R]),
-        keep_R,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip,
-        name_token=name_token,
-    )
+    match config:
+        case GRPOLossConfig() | DrGRPOLossConfig() | DAPOLossConfig():
+            surrogate: ClippedSurrogate = clipped_surrogate(
+                log_probs_R,
+                torch.from_numpy(step.old_log_probs_S[slots_R]).double(),
+                torch.from_numpy(step.advantages.column_S[slots_R]),
+                keep_R,
+                clip_low=config.clip_low,
+                clip_high=config.clip_high,
+                dual_clip=config.dual_clip,
+                name_token=name_token,
+            )
+        case _:
+            msg = f"loss.kind = {config.kind!r}: the trainer cannot compute it yet; set grpo, dr_grpo or dapo"
+            raise ConfigError(msg)
     step.is_clipped_S[slots_R] = surrogate.is_clipped_T.numpy()
     numerator_R = surrogate.numerator_T
     if config.kl.kind != "none":

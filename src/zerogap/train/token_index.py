@@ -22,6 +22,10 @@ class TokenIndex:
         """float32 [S] of NaN, the mark of a slot that nothing has written."""
         return np.full(self._end_B[-1] if len(self._end_B) else 0, np.nan, np.float32)
 
+    def spread(self, values_B: np.ndarray) -> np.ndarray:
+        """[S]: each sample's value at all of its tokens."""
+        return np.repeat(values_B, [len(sample) for sample in self._samples])
+
     def slots(self, micro_batch: MicroBatch) -> np.ndarray:
         """int64 [R]: the slot of each target."""
         start_B = self._end_B - [len(sample) for sample in self._samples]
@@ -31,7 +35,8 @@ class TokenIndex:
         """One array [T] a sample."""
         return np.split(column_S, self._end_B[:-1])
 
-    def name(self, micro_batch: MicroBatch, target: int) -> str:
-        """How an error calls the ``target``-th target of a micro-batch."""
-        sample = self._samples[micro_batch.sample_R[target]]
-        return f"rollout {sample.rollout_id}, position {micro_batch.position_R[target]}"
+    def name(self, slot: int) -> str:
+        """How an error calls the token of a slot."""
+        at = int(np.searchsorted(self._end_B, slot, side="right"))
+        position = slot - (self._end_B[at] - len(self._samples[at]))
+        return f"rollout {self._samples[at].rollout_id}, position {position}"

@@ -1,4 +1,4 @@
-"""One GRPO step on one model: samples and advantages in, updated weights out.
+"""One step on one model: samples in, updated weights out.
 
 ``Trainer.step`` reads as the algorithm: decide everything that depends on the whole batch, compute what must be
 known before the weights move, then for each update accumulate the gradient of every micro-batch and apply it.
@@ -6,9 +6,7 @@ known before the weights move, then for each update accumulate the gradient of e
 The model may be shared with an engine and is written in place, by the trainer only and only inside ``step``. When
 ``step`` raises before its first update the weights are as they were; the messages say so.
 
-``old_log_probs`` of the first update are the detached log-probs of its own forward pass: no weight has changed and
-the kernels do not depend on the batch, so a pass of their own would give the same bits. Later updates of the same
-step need them before the first: ``old_log_probs`` says where from.
+``old_log_probs`` says what the policy ratio is taken against.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +21,18 @@ from zerogap.errors import CheckpointError, ConfigError
 from zerogap.kernels import gradients_in_place
 from zerogap.models import CausalLM
 from zerogap.obs import Spans
+from zerogap.train.advantages import decide_advantages
 from zerogap.train.forward import score_micro_batch, scores
 from zerogap.train.metrics import TrainMetrics, TrainProgress
-from zerogap.train.objective import micro_batch_loss
+from zerogap.train.objective import micro_batch_loss, samples_with_signal
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.optimizer import Optimizer
 from zerogap.train.packing import MicroBatch, pack
-from zerogap.train.plan import UpdatePlan, check_ids, plan_step
+from zerogap.train.participants import check_ids, take_part
+from zerogap.train.plan import UpdatePlan, pack_members, plan_update
 from zerogap.train.schedule import learning_rate_at
 from zerogap.train.step_state import StepState
+from zerogap.train.summary import summarise
 from zerogap.train.token_index import TokenIndex
 from zerogap.types import Sample
 
@@ -59,11 +60,12 @@ class Trainer:
             loss: objective.
             total_steps: steps of the run, for the schedule.
             vocab_limit: ids at or past it do not exist (the tokenizer's size, where the head is padded).
-            reference: frozen model of the KL penalty; given exactly when its kind is not "none".
+            reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
         """
         if (reference is not None) != loss.needs_reference:
             given = "no reference model" if reference is None else "a reference model"
-            msg = f"loss.kl.kind = {loss.kl.kind!r} with {given}: the KL penalty needs a frozen reference and nothing else uses one; give both or neither"
+            needs = "needs" if loss.needs_reference else "does not need"
+            msg = f"this {loss.kind} loss {needs} the frozen initial policy, and {given} was given; a reference goes with a KL penalty or with dpo: give both or neither"
             raise ConfigError(msg)
         self._model, self._reference = model, reference
         self._config, self._loss = config, loss
@@ -80,7 +82,6 @@ class Trainer:
     def step(
         self,
         samples: Sequence[Sample],
-        advantages: Sequence[float],
         *,
         exact_version: int | None = None,
         on_progress: Callable[[TrainProgress], None] | None = None,
@@ -89,7 +90,6 @@ class Trainer:
 
         Args:
             samples: any order; invalid outcomes and samples without loss tokens are left out and counted.
-            advantages: one a sample, for all its tokens; NaN for those that are left out.
             exact_version: version of the weights as they are now, if what the engine reports under it are this
                 trainer's own log-probs to the bit: exact numerics, and no penalty, bias or ban on the logits. Later updates
                 then take those of samples that it drew and audit a share. None: score everything.
@@ -97,41 +97,30 @@ class Trainer:
 
         Raises:
             DataError: no sample trains, or one cannot be scored.
-            NumericsError: a log-prob or the gradient is not finite; names the record or the parameter.
+            NumericsError: a reward, a log-prob or the gradient is not finite; names the record or the parameter.
         """
         spans = Spans()
-        with spans.span("pack"):
-            plan = plan_step(
-                samples,
-                advantages,
-                config=self._config,
-                loss=self._loss,
-                vocab_limit=self._vocab_limit,
-            )
-        step = StepState(samples, advantages, plan, spans=spans, on_progress=on_progress)
-        old = OldLogProbs(
-            self._model,
-            step,
-            exact_version=exact_version,
-            audit_share=self._config.audit_share,
-            seed=self._num_steps,
-            vocab_limit=self._vocab_limit,
+        who = take_part(
+            samples, max_updates=self._config.updates_per_step, vocab_limit=self._vocab_limit
         )
-        every = [batch for update in plan.updates for batch in update.micro_batches]
-        step.expect(every * (1 if self._reference is None else 2))
+        step = StepState(samples, who, spans=spans, on_progress=on_progress)
+        old = self._old_log_probs(step, exact_version)
         old.score()
         if self._reference is not None:
-            self._score_reference(self._reference, step, every)
+            self._score_reference(self._reference, step)
+        step.advantages = decide_advantages(samples, who.is_kept_B, step.index, self._loss)
+        self._plan(step)
         learning_rate = self._learning_rate()
         losses, grad_norms = [], []
-        for update in plan.updates:
-            losses.append(self._accumulate(step, update))
-            if update is plan.updates[0]:
+        for number, update in enumerate(step.updates):
+            losses.append(self._accumulate(step, update, is_first=number == 0))
+            if number == 0:
                 old.settle()
             with spans.span("optimizer"):
                 grad_norms.append(self._optimizer.update(learning_rate))
         self._num_steps += 1
-        return step.metrics(
+        return summarise(
+            step,
             losses=losses,
             grad_norms=grad_norms,
             audit=old.audit,
@@ -197,9 +186,27 @@ class Trainer:
             total_steps=self._total_steps,
         )
 
-    def _score_reference(
-        self, reference: CausalLM, step: StepState, batches: Sequence[MicroBatch]
-    ) -> None:
+    def _old_log_probs(self, step: StepState, exact_version: int | None) -> OldLogProbs:
+        later = self._pack(step, step.who.update_B > 0)
+        return OldLogProbs(
+            self._model,
+            step,
+            later,
+            exact_version=exact_version,
+            audit_share=self._config.audit_share,
+            seed=self._num_steps,
+            vocab_limit=self._vocab_limit,
+        )
+
+    def _pack(self, step: StepState, is_member_B: np.ndarray) -> list[MicroBatch]:
+        with step.spans.span("pack"):
+            return pack_members(step.samples, is_member_B, self._config)
+
+    def _score_reference(self, reference: CausalLM, step: StepState) -> None:
+        batches = self._pack(step, step.who.is_kept_B)
+        step.expect("reference", batches)
+        # About as many rows; exactly so once the updates are planned.
+        step.expect("update", batches)
         with step.spans.span("reference"):
             for batch, log_probs_R in scores(
                 reference, batches, step.samples, vocab_limit=self._vocab_limit
@@ -207,23 +214,41 @@ class Trainer:
                 step.ref_log_probs_S[step.index.slots(batch)] = log_probs_R
                 step.advance("reference", batch)
 
-    def _accumulate(self, step: StepState, update: UpdatePlan) -> float:
+    def _plan(self, step: StepState) -> None:
+        """All updates: their micro-batches and denominators."""
+        has_signal_B = samples_with_signal(step, self._loss)
+        with step.spans.span("pack"):
+            step.updates = [
+                plan_update(
+                    step.samples,
+                    step.who.update_B == number,
+                    has_signal_B,
+                    config=self._config,
+                    loss=self._loss,
+                )
+                for number in range(step.who.num_updates)
+            ]
+        step.expect("update", [b for update in step.updates for b in update.micro_batches])
+
+    def _accumulate(self, step: StepState, update: UpdatePlan, *, is_first: bool) -> float:
         """The update's loss; its gradient is in the buffers afterwards."""
         self._optimizer.zero_grad()
         total = 0.0
         for batch in update.watching:
             with torch.no_grad():
-                total += self._forward(step, update, batch).item()
+                total += self._forward(step, update, batch, is_first=is_first).item()
             step.advance("update", batch)
         for batch in update.learning:
-            loss = self._forward(step, update, batch)
+            loss = self._forward(step, update, batch, is_first=is_first)
             with step.spans.span("backward"), gradients_in_place():
                 loss.backward()
             total += loss.item()
             step.advance("update", batch)
         return total
 
-    def _forward(self, step: StepState, update: UpdatePlan, batch: MicroBatch) -> Tensor:
+    def _forward(
+        self, step: StepState, update: UpdatePlan, batch: MicroBatch, *, is_first: bool
+    ) -> Tensor:
         with step.spans.span("forward"):
             log_probs_R, entropy_R = score_micro_batch(
                 self._model,
@@ -235,7 +260,7 @@ class Trainer:
         slots_R = step.index.slots(batch)
         step.log_probs_S[slots_R] = log_probs_R.detach().numpy()
         step.entropy_S[slots_R] = entropy_R.numpy()
-        if update is step.plan.updates[0]:
-            step.old_log_probs_S[slots_R] = step.log_probs_S[slots_R]
+        if is_first:
+            step.begin_at(slots_R)
         denominator_R = torch.from_numpy(update.denominator_B[batch.sample_R])
         return micro_batch_loss(log_probs_R, step, batch, denominator_R, self._loss)

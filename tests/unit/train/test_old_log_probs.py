@@ -9,7 +9,7 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
-from helpers.train_batches import VOCAB, advantages_of, make_groups
+from helpers.train_batches import VOCAB, make_groups, rewarded
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
@@ -39,7 +39,7 @@ def trained(samples=SAMPLES, *, exact_version=None, on_progress=None, **config):
     """(weights afterwards, metrics) of one step on ``tiny_model()``."""
     model = tiny_model()
     metrics = build(model, **config).step(
-        samples, advantages_of(samples), exact_version=exact_version, on_progress=on_progress
+        rewarded(samples), exact_version=exact_version, on_progress=on_progress
     )
     return {name: p.detach() for name, p in model.named_parameters()}, metrics
 
@@ -166,7 +166,7 @@ def test_the_reference_is_asked_only_for_a_kl_term(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(torch.nn.Module, "__call__", counted)
             asked.clear()
-            metrics = trainer.step(SAMPLES, advantages_of(SAMPLES))
+            metrics = trainer.step(rewarded(SAMPLES))
         passes = sum(module is reference for module in asked)
         assert passes == (metrics.num_micro_batches if loss is KL else 0)
         assert (metrics.kl_to_reference is None) == (loss is not KL)

@@ -7,7 +7,7 @@ from helpers.packed_rows import PackedRows
 from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL
-from helpers.train_batches import VOCAB, advantages_of, make_groups, make_sample
+from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
 
 from zerogap.algorithms import Exclusion
 from zerogap.config.loss import GRPOLossConfig, KLConfig
@@ -37,7 +37,7 @@ def test_step_zero_identity_holds_with_learning_rate_zero():
     trainer = build(model, learning_rate=0.0, weight_decay=0.1, updates_per_step=3)
     scored = trainer.score(samples)
     for _ in range(2):
-        metrics = trainer.step(samples, advantages_of(samples))
+        metrics = trainer.step(rewarded(samples))
         policy = metrics.policy
         assert (policy.ratio_mean, policy.ratio_min, policy.ratio_max) == (1.0, 1.0, 1.0)
         assert (policy.clip_fraction, policy.kl_to_old) == (0.0, 0.0)
@@ -86,11 +86,11 @@ def test_score_covers_sampled_tokens_that_do_not_train():
 def test_what_pays_becomes_more_likely():
     model = tiny_model()
     samples = [make_sample([1, 2, 3], [10 + i, 20], index=i) for i in range(4)]
-    advantages = [1.5, -0.5, -0.5, -0.5]
+    samples = rewarded(samples, [1, 0, 0, 0])
     trainer = build(model, learning_rate=3e-3, updates_per_step=1)
     before = [np.nansum(x) for x in trainer.score(samples)]
     for _ in range(5):
-        trainer.step(samples, advantages)
+        trainer.step(samples)
     after = [np.nansum(x) for x in trainer.score(samples)]
     assert after[0] > before[0]
     assert all(after[i] < before[i] for i in (1, 2, 3))
@@ -100,7 +100,7 @@ def test_later_updates_use_the_log_probs_of_the_start_of_the_step():
     samples = make_groups(4, 3)
     trainer = build(learning_rate=1e-2, updates_per_step=2)
     at_start = trainer.score(samples)
-    metrics = trainer.step(samples, advantages_of(samples))
+    metrics = trainer.step(rewarded(samples))
     for sample, old, scored in zip(samples, metrics.old_log_probs, at_start, strict=True):
         EXACT.check(old[sample.loss_mask], scored[sample.loss_mask])
     assert metrics.num_updates == 2
@@ -125,20 +125,19 @@ def test_the_gap_is_measured_against_the_engine_before_any_update():
         )
         for s, x in zip(samples, scored, strict=True)
     ]  # fmt: skip
-    metrics = trainer.step(honest, advantages_of(honest))
+    metrics = trainer.step(rewarded(honest))
     assert (metrics.gap.mean, metrics.gap.max, metrics.gap.k3) == (0.0, 0.0, 0.0)
     assert metrics.kl_to_rollout == 0.0
-    again = trainer.step(honest, advantages_of(honest))
+    again = trainer.step(rewarded(honest))
     assert again.gap.mean > 0, "the weights have moved, so the samples are stale"
 
 
 def test_excluded_samples_change_nothing_but_the_count():
     samples = make_groups(2, 3)
-    advantages = advantages_of(samples)
     failed = make_sample([1, 2], [3], group_id="g0", index=9, outcome=Outcome.INFRASTRUCTURE_FAILED)
     models = [tiny_model(), tiny_model()]
-    plain = build(models[0]).step(samples, advantages)
-    mixed = build(models[1]).step([failed, *samples], [math.nan, *advantages])
+    plain = build(models[0]).step(rewarded(samples))
+    mixed = build(models[1]).step([failed, *rewarded(samples)])
     EXACT.check(weights_of(models[1]), weights_of(models[0]))
     assert (mixed.loss, mixed.num_samples) == (plain.loss, plain.num_samples)
     assert mixed.excluded == {Exclusion.INVALID_OUTCOME: 1}
@@ -150,7 +149,7 @@ def test_a_group_without_signal_moves_no_weight_by_itself():
     model = tiny_model()
     before = weights_of(model)
     samples = make_groups(1, 4)
-    metrics = build(model).step(samples, [0.0] * 4)
+    metrics = build(model).step(rewarded(samples, [0.7] * 4))
     EXACT.check(weights_of(model), before)
     assert (metrics.loss, metrics.grad_norm) == (0.0, 0.0)
     assert metrics.num_rows_without_gradient == metrics.num_rows
@@ -164,7 +163,7 @@ def test_weights_that_are_not_finite_stop_the_step_and_name_the_record():
         model.norm.weight[3] = math.nan
     before = weights_of(model)
     with pytest.raises(NumericsError, match=r"log-prob of rollout g0/\d, position \d+ is nan"):
-        trainer.step(samples, [1.0, -1.0])
+        trainer.step(rewarded(samples))
     EXACT.check(weights_of(model), before)
 
 
@@ -175,25 +174,33 @@ def test_a_failed_step_leaves_no_gradient_for_the_next():
         healthy = float(models[1].norm.weight[3])
         models[1].norm.weight[3] = math.nan
         with pytest.raises(NumericsError):
-            second.step(samples, [1.0, -1.0, 1.0, -1.0])
+            second.step(rewarded(samples))
         models[1].norm.weight[3] = healthy
     for trainer in (first, second):
-        trainer.step(samples, [1.0, -1.0, 1.0, -1.0])
+        trainer.step(rewarded(samples))
     EXACT.check(weights_of(models[1]), weights_of(models[0]))
 
 
 def test_a_frozen_copy_has_kl_zero_at_first_and_more_later():
     samples = make_groups()
     trainer = build(loss=KL, reference=tiny_model(), learning_rate=1e-2)
-    first = trainer.step(samples, advantages_of(samples))
-    second = trainer.step(samples, advantages_of(samples))
+    first = trainer.step(rewarded(samples))
+    second = trainer.step(rewarded(samples))
     assert first.kl_to_reference == 0.0
     assert second.kl_to_reference > 0
 
 
+def test_with_a_kl_penalty_every_group_learns():
+    samples = rewarded(make_groups(2, 2), [0.5] * 4)
+    trainer = build(loss=KL, reference=tiny_model(seed=1))
+    metrics = trainer.step(samples)
+    assert metrics.num_rows_without_gradient == 0
+    assert metrics.grad_norm > 0
+
+
 @pytest.mark.parametrize(("loss", "has_reference"), [(KL, False), (GRPOLossConfig(), True)])
 def test_a_reference_goes_with_a_kl_penalty_and_with_nothing_else(loss, has_reference):
-    with pytest.raises(ConfigError, match=r"loss.kl.kind = .* give both or neither"):
+    with pytest.raises(ConfigError, match=r"grpo loss .* give both or neither"):
         build(loss=loss, reference=tiny_model() if has_reference else None)
 
 
@@ -203,7 +210,7 @@ def test_progress_ends_at_its_total(loss, updates_per_step):
     samples, seen = make_groups(4, 3), []
     reference = tiny_model() if loss is KL else None
     trainer = build(loss=loss, reference=reference, updates_per_step=updates_per_step)
-    metrics = trainer.step(samples, advantages_of(samples), on_progress=seen.append)
+    metrics = trainer.step(rewarded(samples), on_progress=seen.append)
     assert seen[-1].rows_done == seen[-1].rows_total
     assert [p.rows_done for p in seen] == sorted({p.rows_done for p in seen})
     assert sum(p.phase == "update" for p in seen) == metrics.num_micro_batches
@@ -214,16 +221,14 @@ def test_progress_ends_at_its_total(loss, updates_per_step):
 
 def test_metrics_count_rows_and_time():
     samples = make_groups(2, 3)
-    metrics = build(micro_batch_tokens=1000).step(samples, advantages_of(samples))
-    alone = build(micro_batch_tokens=1000, share_prompts=False).step(
-        samples, advantages_of(samples)
-    )
+    metrics = build(micro_batch_tokens=1000).step(rewarded(samples))
+    alone = build(micro_batch_tokens=1000, share_prompts=False).step(rewarded(samples))
     assert metrics.num_rows + metrics.num_rows_saved == alone.num_rows
     assert metrics.num_micro_batches == 1
     assert metrics.micro_batch_fill == metrics.num_rows / 1000
     assert metrics.saved_fraction == metrics.num_rows_saved / alone.num_rows
     assert (alone.saved_fraction, alone.num_rows_repeated) == (0.0, 0)
-    cut = build(micro_batch_tokens=40).step(samples, advantages_of(samples))
+    cut = build(micro_batch_tokens=40).step(rewarded(samples))
     assert cut.num_rows - cut.num_rows_repeated == metrics.num_rows
     assert cut.wasted_fraction == cut.num_rows_repeated / cut.num_rows > 0
     assert metrics.wasted_fraction == 0
@@ -236,7 +241,7 @@ def train_steps(trainer, steps):
     results = []
     for step in steps:
         samples = make_groups(2, 3, seed=step)
-        metrics = trainer.step(samples, advantages_of(samples, seed=step))
+        metrics = trainer.step(rewarded(samples, seed=step))
         results.append((metrics.loss, metrics.grad_norm, metrics.learning_rate, metrics.policy))
     return results
 

@@ -6,7 +6,6 @@ from time import perf_counter
 
 import numpy as np
 
-from zerogap.algorithms import group_advantages
 from zerogap.bench.flops import PromptWork
 from zerogap.bench.gemm import Limit, measure_limit
 from zerogap.bench.machine import OthersLoad, PeakMemory
@@ -180,15 +179,9 @@ class Step:
             outputs = engine.generate(requests(self._prepared, shape, seed=seed))
         with _lap(seconds, "score"):
             samples = scored_samples(outputs, seed=seed)
-            found = group_advantages(
-                np.array([sample.reward for sample in samples]),
-                [sample.group_id for sample in samples],
-                np.ones(len(samples), bool),
-                normalize_std=True,
-            )
         with _lap(seconds, "train"):
             engine.release_memory_occupation()
-            metrics = self._trainer.step(samples, found.advantages.tolist())
+            metrics = self._trainer.step(samples)
             return_free_memory()
         with _lap(seconds, "publish"):
             # Copies nothing: the engine reads the trainer's storage, and the old prefixes are dropped.

@@ -1,0 +1,63 @@
+"""Which samples take part in a step, and in which of its updates. B samples as they were given."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerogap.algorithms import Exclusion, exclusion_reason
+from zerogap.errors import DataError
+from zerogap.types import Sample
+
+
+@dataclass(frozen=True)
+class Participants:
+    """Decided from the samples alone, before anything is computed."""
+
+    update_B: np.ndarray
+    """int64 [B]: number of the update that each sample trains in; -1 for none."""
+    num_updates: int
+    excluded: Counter[Exclusion]
+    """How many samples were left out, by reason."""
+
+    @property
+    def is_kept_B(self) -> np.ndarray:
+        """Bool [B]: samples that take part."""
+        return self.update_B >= 0
+
+
+def take_part(samples: Sequence[Sample], *, max_updates: int, vocab_limit: int) -> Participants:
+    """Leave out what cannot train, and share out whole groups, so that prompts stay shared.
+
+    Args:
+        samples: any order.
+        max_updates: updates to share the groups out to, evenly; fewer if there are fewer groups.
+        vocab_limit: ids at or past it do not exist.
+
+    Raises:
+        DataError: nothing trains, or ids outside the vocabulary.
+    """
+    reasons = [exclusion_reason(sample) for sample in samples]
+    excluded = Counter(reason for reason in reasons if reason is not None)
+    kept = [i for i, reason in enumerate(reasons) if reason is None]
+    if not kept:
+        msg = f"none of the {len(samples)} samples trains ({dict(excluded)}): there is no gradient; skip the step"
+        raise DataError(msg)
+    for i in kept:
+        check_ids(samples[i], vocab_limit)
+    group_ids = list(dict.fromkeys(samples[i].group_id for i in kept))
+    num_updates = min(max_updates, len(group_ids))
+    update_of: dict[str, int] = {}
+    for number, chunk in enumerate(np.array_split(np.arange(len(group_ids)), num_updates)):
+        update_of.update({group_ids[g]: number for g in chunk})
+    update_B = np.full(len(samples), -1)
+    update_B[kept] = [update_of[samples[i].group_id] for i in kept]
+    return Participants(update_B, num_updates, excluded)
+
+
+def check_ids(sample: Sample, vocab_limit: int) -> None:
+    """Refuse a sample with ids outside the vocabulary."""
+    if len(sample) and (largest := int(sample.token_ids.max())) >= vocab_limit:
+        msg = f"rollout {sample.rollout_id}: token id {largest} is outside the vocabulary of {vocab_limit}; samples and model belong to different tokenizers"
+        raise DataError(msg)
