@@ -1,4 +1,4 @@
-"""From samples and advantages to new weights: packing, forward and backward over micro-batches, AdamW.
+"""From samples to new weights: packing, forward and backward over micro-batches, AdamW.
 
 In: scored samples. Out: the model's weights changed in place, and what the step measured,
 the gap to the engine included. How samples are packed, split and shared changes speed and memory, never the
