@@ -19,7 +19,8 @@ from torch import Tensor
 
 from zerogap.engine import EngineStats, GenerateProgress
 from zerogap.errors import InvalidRequest, WeightSyncError
-from zerogap.models import CausalLM, ModelConfig, hf_tensors
+from zerogap.models import ModelConfig
+from zerogap.models.names import TensorRows, tensor_rows
 from zerogap.types import (
     FinishReason,
     GenerateOutput,
@@ -52,7 +53,7 @@ class TransformersGenerator:
         dtype: Literal["fp32", "bf16"] = "fp32",
         seed: int = 0,
     ) -> None:
-        """A model without weights: ``load_weights`` comes first.
+        """A model without weights: publishing to it comes first (it is a ``weights.WeightSink``).
 
         Args:
             config: of the policy.
@@ -73,7 +74,7 @@ class TransformersGenerator:
 
     @property
     def weight_version(self) -> int | None:
-        """Of the weights it holds; None before the first and after a failed ``load_weights``."""
+        """Of the weights it holds; None before the first and during, or after a failed, update."""
         return self._version
 
     @property
@@ -81,31 +82,54 @@ class TransformersGenerator:
         """Counters up to now; those of a KV cache that is not ours stay 0."""
         return self._stats
 
+    def begin_weight_update(self) -> None:
+        """From here on refuse to generate."""
+        self._version = None
+
     @torch.no_grad()
-    def load_weights(self, model: CausalLM, *, version: int) -> None:
-        """Copy every tensor of ``model``; from now on tokens carry ``version``.
+    def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy tensors, by the names of our model; each is cut into those of transformers' model.
 
         Raises:
-            WeightSyncError: a tensor has no counterpart of its shape. Nothing can be generated until a whole load succeeds.
+            WeightSyncError: a tensor has no counterpart of its shape.
         """
-        self._version = None
         theirs = dict(self._model.named_parameters())
-        ours = dict(hf_tensors(model))
-        wrong = sorted(
-            name
-            for name in ours.keys() | theirs.keys()
-            if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape
-        )
-        if wrong:
-            msg = f"transformers' model cannot take version {version}: {wrong[:5]} ({len(wrong)} tensors) differ in name or shape; it was built for another policy"
-            raise WeightSyncError(msg)
-        for name, tensor in ours.items():
-            theirs[name].copy_(tensor)
+        parts: dict[str, list[TensorRows]] = {}
+        for rows in tensor_rows(self._config):
+            parts.setdefault(rows.parameter, []).append(rows)
+        for name, tensor in weights:
+            places = parts.get(name, [])
+            shapes = [theirs[rows.hf_name].shape for rows in places]
+            if not places or [tensor[r.start : r.end].shape for r in places] != shapes or len(tensor) != places[-1].end:  # fmt: skip
+                held = ", ".join(f"{rows.hf_name} {list(theirs[rows.hf_name].shape)}" for rows in places)  # fmt: skip
+                msg = f"transformers' model cannot take {name} {list(tensor.shape)}: it has {held or 'no such tensor'}; it was built for another policy"
+                raise WeightSyncError(msg)
+            for rows in places:
+                theirs[rows.hf_name].copy_(tensor[rows.start : rows.end])
+
+    def read_weights(self) -> dict[str, Tensor]:
+        """What ``generate`` reads, put together again under the names of our model; fp32."""
+        theirs = dict(self._model.named_parameters())
+        parts: dict[str, list[Tensor]] = {}
+        for rows in tensor_rows(self._config):
+            parts.setdefault(rows.parameter, []).append(theirs[rows.hf_name].detach().float())
+        return {name: torch.cat(tensors) for name, tensors in parts.items()}
+
+    def end_weight_update(self, version: int) -> None:
+        """The weights are whole: tokens carry ``version`` from now on."""
         self._version = version
 
-    def named_weights(self) -> Iterable[tuple[str, Tensor]]:
-        """(Hugging Face name, tensor) of everything ``generate`` reads."""
-        return [(name, tensor.detach()) for name, tensor in self._model.named_parameters()]
+    # A KV cache lives as long as one call of transformers' generate: there is nothing to give back or to empty.
+
+    def release_memory_occupation(self) -> None:
+        """Nothing is held between calls."""
+
+    def resume_memory_occupation(self) -> None:
+        """Nothing was given back."""
+
+    def flush_cache(self) -> bool:
+        """Nothing is cached between calls."""
+        return True
 
     def generate(
         self,
@@ -122,7 +146,7 @@ class TransformersGenerator:
         for request in requests:
             _refuse_unsupported(request.sampling_params)
         if self._version is None:
-            msg = "transformers' model holds no whole set of weights, so what it draws would be of no version; call load_weights first"
+            msg = "transformers' model holds no whole set of weights, so what it draws would be of no version; publish to it first"
             raise WeightSyncError(msg)
         total = sum(request.sampling_params.n for request in requests)
         outputs: list[GenerateOutput] = []

@@ -24,8 +24,14 @@ def prompt(length, seed=0):
 def generator(model=None, *, version=3, **options) -> TransformersGenerator:
     model = model or tiny_model()
     made = TransformersGenerator(model.config, eos_token_ids=(EOS,), vocab_limit=LIMIT, **options)
-    made.load_weights(model, version=version)
+    publish(made, model, version)
     return made
+
+
+def publish(engine, model, version):
+    engine.begin_weight_update()
+    engine.write_weights((name, p.detach()) for name, p in model.named_parameters())
+    engine.end_weight_update(version)
 
 
 def trainer_log_probs(model, outputs, temperature=1.0):
@@ -112,18 +118,29 @@ def test_ids_past_the_tokenizer_are_never_drawn():
 def test_new_weights_are_another_version_and_other_numbers():
     engine = generator()
     before = engine.generate([request(prompt(9))])[0]
-    engine.load_weights(tiny_model(seed=2), version=4)
+    publish(engine, tiny_model(seed=2), 4)
     after = engine.generate([request(prompt(9))])[0]
     assert after.weight_versions[0].version == 4
     assert after.output_log_probs.tolist() != before.output_log_probs.tolist()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tie", [True, False])
+def test_what_was_written_is_read_again_under_our_names(family, tie):
+    model = tiny_model(family, tie_word_embeddings=tie)
+    read = generator(model).read_weights()
+    written = {name: p.detach() for name, p in model.named_parameters()}
+    assert read.keys() == written.keys()
+    for name, tensor in written.items():
+        assert torch.equal(read[name], tensor), name
+
+
 def test_weights_of_another_shape_are_refused_and_leave_nothing_that_could_generate():
     engine = generator()
-    with pytest.raises(WeightSyncError, match="gate_proj"):
-        engine.load_weights(tiny_model(intermediate_size=64), version=4)
+    with pytest.raises(WeightSyncError, match="gate_up"):
+        publish(engine, tiny_model(intermediate_size=64), 4)
     assert engine.weight_version is None
-    with pytest.raises(WeightSyncError, match="load_weights"):
+    with pytest.raises(WeightSyncError, match="publish to it"):
         engine.generate([request(prompt(9))])
 
 
