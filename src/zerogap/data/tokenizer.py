@@ -216,6 +216,25 @@ class Tokenizer:
             )
             raise DataError(msg)
 
+    def check_same_ids(self, other: Tokenizer, *, what: str) -> None:
+        """Refuse another tokenizer whose ids mean other tokens than this one's.
+
+        Args:
+            other: a tokenizer.
+            what: whose it is, for the message.
+
+        Raises:
+            DataError: an id that means something else, or is not there, in one of the two.
+        """
+        ours, theirs = self._hf.get_vocab(), other._hf.get_vocab()
+        if different := sorted(ours.items() ^ theirs.items(), key=lambda entry: entry[1]):
+            text, first = different[0]
+            msg = (
+                f"{what} has another tokenizer: {len(different)} entries differ, the first is id {first} ({text!r}); ids are "
+                "passed on as they are and would mean other text; choose one with the tokenizer of the policy"
+            )
+            raise DataError(msg)
+
     def save(self, folder: Path) -> None:
         """Write the tokenizer for transformers: the original files byte for byte where there are any."""
         folder = Path(folder)

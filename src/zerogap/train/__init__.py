@@ -7,11 +7,13 @@ gradient. It never samples and never scores a reward.
 
 from zerogap.train.metrics import OldLogProbAudit, TrainMetrics, TrainProgress
 from zerogap.train.packing import MicroBatch, pack
+from zerogap.train.teacher import Teacher
 from zerogap.train.trainer import Trainer
 
 __all__ = [
     "MicroBatch",
     "OldLogProbAudit",
+    "Teacher",
     "TrainMetrics",
     "TrainProgress",
     "Trainer",

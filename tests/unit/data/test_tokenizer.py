@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer
+from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer, merging_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -193,3 +193,16 @@ def smollm2(tmp_path_factory) -> Tokenizer:
     path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     write_tokenizer_files(path, folder)
     return Tokenizer.load(folder)
+
+
+def test_ids_must_mean_the_same_in_two_tokenizers(tmp_path):
+    BYTES.save(tmp_path)
+    BYTES.check_same_ids(Tokenizer.load(tmp_path), what="loss.teacher")
+    with pytest.raises(
+        DataError, match=r"loss.teacher has another tokenizer: \d+ entries .* id 0 "
+    ):
+        BYTES.check_same_ids(merging_tokenizer(), what="loss.teacher")
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text().replace("<|eos|>", "<|end|>"))
+    with pytest.raises(DataError, match=r"3 entries differ, the first is id 257"):
+        BYTES.check_same_ids(Tokenizer.load(tmp_path), what="loss.teacher")

@@ -1,0 +1,73 @@
+"""A frozen teacher for on-policy distillation: what it thinks of the tokens that the policy drew, and of others.
+
+Its log-probs come from the trainer's own forward pass and head, at the temperature of the sample, over the ids of the
+tokenizer that both share. R targets of a micro-batch, K ids a target.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zerogap.errors import ConfigError
+from zerogap.kernels import top_k_log_probs
+from zerogap.models import CausalLM
+from zerogap.train.forward import ask, score_micro_batch
+from zerogap.train.packing import MicroBatch
+from zerogap.types import Sample
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The teacher's likeliest ids at the place of each target, likeliest first."""
+
+    ids_RK: Tensor
+    """int64 [R, K]"""
+    log_probs_RK: Tensor
+    """float32 [R, K], nats, over the whole vocabulary; no gradient."""
+
+
+class Teacher:
+    """Reads a model that nobody trains. Its ids must mean what the policy's mean: see ``Tokenizer.check_same_ids``."""
+
+    def __init__(self, model: CausalLM, *, vocab_limit: int) -> None:
+        """Keep the model.
+
+        Args:
+            model: its weights loaded; they are not changed.
+            vocab_limit: ids at or past it do not exist (the size of the tokenizer).
+
+        Raises:
+            ConfigError: the teacher has no row for some of these ids.
+        """
+        if model.config.vocab_size < vocab_limit:
+            msg = f"loss.teacher has a vocabulary of {model.config.vocab_size} ids and the policy's tokenizer has {vocab_limit}: it cannot judge the rest; choose a teacher with the policy's tokenizer"
+            raise ConfigError(msg)
+        self._model, self._vocab_limit = model, vocab_limit
+
+    @torch.no_grad()
+    def log_probs(self, micro_batch: MicroBatch, samples: Sequence[Sample]) -> Tensor:
+        """Of each target, float32 [R] in nats."""
+        log_probs_R, _ = score_micro_batch(
+            self._model, micro_batch, samples, vocab_limit=self._vocab_limit
+        )
+        return log_probs_R
+
+    @torch.no_grad()
+    def top_k(self, micro_batch: MicroBatch, samples: Sequence[Sample], k: int) -> TopK:
+        """The ``k`` ids that the teacher finds likeliest at each target's place, whatever was drawn there.
+
+        With fewer ids than ``k`` in the vocabulary, all of them.
+        """
+        asked = ask(self._model, micro_batch, samples)
+        ids_UK, log_probs_UK = top_k_log_probs(
+            asked.hidden_UD,
+            self._model.head_weight,
+            min(k, self._vocab_limit),
+            asked.temperature_U,
+            vocab_limit=self._vocab_limit,
+        )
+        return TopK(
+            ids_UK.index_select(0, asked.place_R), log_probs_UK.index_select(0, asked.place_R)
+        )
