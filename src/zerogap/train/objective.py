@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.algorithms import ClippedSurrogate, clipped_surrogate, kl_estimate, reduce_loss
+from zerogap.algorithms import Surrogate, clipped_surrogate, kl_estimate, reduce_loss
 from zerogap.config.loss import DAPOLossConfig, DrGRPOLossConfig, GRPOLossConfig, LossConfig
 from zerogap.errors import ConfigError
 from zerogap.train.packing import MicroBatch
@@ -42,7 +42,7 @@ def micro_batch_loss(
 
     match config:
         case GRPOLossConfig() | DrGRPOLossConfig() | DAPOLossConfig():
-            surrogate: ClippedSurrogate = clipped_surrogate(
+            surrogate: Surrogate = clipped_surrogate(
                 log_probs_R,
                 torch.from_numpy(step.old_log_probs_S[slots_R]).double(),
                 torch.from_numpy(step.advantages.column_S[slots_R]),
