@@ -5,7 +5,7 @@ the gap to the engine included. How samples are packed, split and shared changes
 gradient. It never samples and never scores a reward.
 """
 
-from zerogap.train.metrics import OldLogProbAudit, TrainMetrics, TrainProgress
+from zerogap.train.metrics import OldLogProbAudit, StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.packing import MicroBatch, pack
 from zerogap.train.teacher import Teacher
 from zerogap.train.trainer import Trainer
@@ -13,6 +13,7 @@ from zerogap.train.trainer import Trainer
 __all__ = [
     "MicroBatch",
     "OldLogProbAudit",
+    "StepGradient",
     "Teacher",
     "TrainMetrics",
     "TrainProgress",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
 from zerogap.algorithms import Exclusion, GapStatistics, GroupAdvantages, PolicyStatistics
 
@@ -34,6 +35,19 @@ class OldLogProbAudit:
     """Tokens among them whose two log-probs differ; unless it is 0, everything was scored and nothing taken."""
     first_difference: str = ""
     """Names the record, if there is one."""
+
+
+@dataclass(frozen=True)
+class StepGradient:
+    """Of a step's first update, before clipping."""
+
+    loss: float
+    grad_norm: float
+    """Global 2-norm."""
+    tensors: Mapping[str, Tensor]
+    """By parameter; the buffers themselves: read or copy them before the trainer computes anything else."""
+    num_updates: int
+    """How many updates the step would make. Later ones start from weights that the earlier ones change."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Zero the gradient buffers in place."""
-        for gradient in self._gradients().values():
+        for gradient in self.gradients().values():
             gradient.zero_()
 
     def update(self, learning_rate: float) -> float:
@@ -52,9 +52,9 @@ class Optimizer:
         Raises:
             NumericsError: the gradient is not finite. No parameter and no moment has changed.
         """
-        norm = self._grad_norm()
+        norm = self.grad_norm()
         if norm > self._max_grad_norm:
-            for gradient in self._gradients().values():
+            for gradient in self.gradients().values():
                 gradient.mul_(self._max_grad_norm / norm)
         self._num_updates += 1
         matrices = [name for name, p in self._parameters.items() if p.dim() > 1]
@@ -72,7 +72,7 @@ class Optimizer:
         """
         if not names:
             return
-        gradients = self._gradients()
+        gradients = self.gradients()
         mean, square = (self._moments[moment] for moment in _MOMENTS)
         no_amsgrad: list[Tensor] = []
         torch._fused_adamw_(
@@ -91,15 +91,21 @@ class Optimizer:
             maximize=False,
         )
 
-    def _gradients(self) -> dict[str, Tensor]:
+    def gradients(self) -> dict[str, Tensor]:
+        """The buffer of each parameter: what was accumulated since ``zero_grad``, until ``update`` clips it."""
         lost = [name for name, parameter in self._parameters.items() if parameter.grad is None]
         assert not lost, (
             f"the gradient buffers of {lost} are gone: only the optimizer may clear .grad"
         )
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
-    def _grad_norm(self) -> float:
-        squares = {name: _sum_of_squares(g) for name, g in self._gradients().items()}
+    def grad_norm(self) -> float:
+        """Global 2-norm of the gradient.
+
+        Raises:
+            NumericsError: it is not finite.
+        """
+        squares = {name: _sum_of_squares(g) for name, g in self.gradients().items()}
         if bad := [name for name, square in squares.items() if not square.isfinite()]:
             msg = (
                 f"the gradient of {bad[0]} (and {len(bad) - 1} more of {len(squares)} parameters) is not finite: "

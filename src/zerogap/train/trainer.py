@@ -23,7 +23,7 @@ from zerogap.models import CausalLM
 from zerogap.obs import Spans
 from zerogap.train.advantages import decide_advantages
 from zerogap.train.forward import score_micro_batch, scores
-from zerogap.train.metrics import TrainMetrics, TrainProgress
+from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.objective import micro_batch_loss, samples_with_signal
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.optimizer import Optimizer
@@ -99,24 +99,14 @@ class Trainer:
             DataError: no sample trains, or one cannot be scored.
             NumericsError: a reward, a log-prob or the gradient is not finite; names the record or the parameter.
         """
-        spans = Spans()
-        who = take_part(
-            samples, max_updates=self._config.updates_per_step, vocab_limit=self._vocab_limit
-        )
-        step = StepState(samples, who, spans=spans, on_progress=on_progress)
-        old = self._old_log_probs(step, exact_version)
-        old.score()
-        if self._reference is not None:
-            self._score_reference(self._reference, step)
-        step.advantages = decide_advantages(samples, who.is_kept_B, step.index, self._loss)
-        self._plan(step)
+        step, old = self._begin(samples, exact_version, on_progress)
         learning_rate = self._learning_rate()
         losses, grad_norms = [], []
         for number, update in enumerate(step.updates):
             losses.append(self._accumulate(step, update, is_first=number == 0))
             if number == 0:
                 old.settle()
-            with spans.span("optimizer"):
+            with step.spans.span("optimizer"):
                 grad_norms.append(self._optimizer.update(learning_rate))
         self._num_steps += 1
         return summarise(
@@ -126,6 +116,27 @@ class Trainer:
             audit=old.audit,
             learning_rate=learning_rate,
             max_rows=self._config.micro_batch_tokens,
+        )
+
+    def gradient(
+        self,
+        samples: Sequence[Sample],
+        *,
+        exact_version: int | None = None,
+        on_progress: Callable[[TrainProgress], None] | None = None,
+    ) -> StepGradient:
+        """Loss and gradient of the first update that ``step`` would make with these arguments, without making it.
+
+        Raises:
+            DataError, NumericsError: as ``step``.
+        """
+        step, _ = self._begin(samples, exact_version, on_progress)
+        loss = self._accumulate(step, step.updates[0], is_first=True)
+        return StepGradient(
+            loss=loss,
+            grad_norm=self._optimizer.grad_norm(),
+            tensors=self._optimizer.gradients(),
+            num_updates=len(step.updates),
         )
 
     def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
@@ -185,6 +196,25 @@ class Trainer:
             warmup_steps=self._config.warmup_steps,
             total_steps=self._total_steps,
         )
+
+    def _begin(
+        self,
+        samples: Sequence[Sample],
+        exact_version: int | None,
+        on_progress: Callable[[TrainProgress], None] | None,
+    ) -> tuple[StepState, OldLogProbs]:
+        """Everything that is decided and computed before the first update."""
+        who = take_part(
+            samples, max_updates=self._config.updates_per_step, vocab_limit=self._vocab_limit
+        )
+        step = StepState(samples, who, spans=Spans(), on_progress=on_progress)
+        old = self._old_log_probs(step, exact_version)
+        old.score()
+        if self._reference is not None:
+            self._score_reference(self._reference, step)
+        step.advantages = decide_advantages(samples, who.is_kept_B, step.index, self._loss)
+        self._plan(step)
+        return step, old
 
     def _old_log_probs(self, step: StepState, exact_version: int | None) -> OldLogProbs:
         later = self._pack(step, step.who.update_B > 0)

@@ -272,6 +272,42 @@ def test_a_resumed_trainer_goes_on_bit_for_bit():
         EXACT.check(weights_of(forgetful_model), weights_of(model))
 
 
+@pytest.mark.parametrize("updates_per_step", [1, 3])
+def test_a_gradient_alone_is_what_the_steps_first_update_uses(updates_per_step):
+    samples = rewarded(make_groups())
+    asked, stepping = (build(updates_per_step=updates_per_step) for _ in range(2))
+    before = weights_of(asked._model)
+    found = asked.gradient(samples)
+    copies = {name: gradient.clone() for name, gradient in found.tensors.items()}
+    EXACT.check(weights_of(asked._model), before)
+    assert found.num_updates == updates_per_step
+
+    grad_norms, used = [], []
+    update = stepping._optimizer.update
+
+    def watch(learning_rate):
+        used.append({n: g.clone() for n, g in stepping._optimizer.gradients().items()})
+        grad_norms.append(update(learning_rate))
+        return grad_norms[-1]
+
+    stepping._optimizer.update = watch
+    metrics = stepping.step(samples)
+    EXACT.check(copies, used[0])
+    assert found.grad_norm == grad_norms[0]
+    if updates_per_step == 1:
+        assert found.loss == metrics.loss
+    else:
+        assert_notices("the gradient of the second update", lambda: EXACT.check(copies, used[1]))
+
+
+def test_asking_for_a_gradient_leaves_no_trace_in_the_next_step():
+    samples = rewarded(make_groups())
+    asked, other = build(), build()
+    asked.gradient(samples)
+    assert asked.step(samples).loss == other.step(samples).loss
+    EXACT.check(weights_of(asked._model), weights_of(other._model))
+
+
 def test_a_state_that_is_none_is_refused():
     trainer = build()
     with pytest.raises(CheckpointError, match=r"lacks \['num_steps', 'torch_rng_state'\]"):
