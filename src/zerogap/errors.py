@@ -8,6 +8,7 @@
     ├── ModelError (ValueError)         a checkpoint: missing, surplus or misshapen tensors
     ├── CheckpointError                 a run's own checkpoint
     ├── WeightSyncError                 engine and trainer hold different weights, or none that is whole
+    │   └── UnknownWeightVersion        a version whose weights or digest nobody has
     ├── KernelError                     a kernel that cannot be built or called
     ├── MissingExtra (ImportError)      an optional dependency; names what to install
     ├── BenchmarkError                  a side of a benchmark failed, or a baseline cannot be used
@@ -49,6 +50,10 @@ class CheckpointError(ZerogapError):
 
 class WeightSyncError(ZerogapError):
     """Engine and trainer hold different weights, or the engine holds none that is whole."""
+
+
+class UnknownWeightVersion(WeightSyncError):
+    """A version whose weights or digest are not known, or not any more."""
 
 
 class KernelError(ZerogapError):

@@ -48,6 +48,7 @@ class EngineCore:
         )
         self._pause: PauseMode | None = None
         self._is_released = False
+        self._is_updating = False
 
     @property
     def weight_version(self) -> int:
@@ -63,6 +64,11 @@ class EngineCore:
     def is_released(self) -> bool:
         """Whether steps do nothing until ``resume_memory_occupation``."""
         return self._is_released
+
+    @property
+    def is_updating(self) -> bool:
+        """Whether a weight update has begun and not ended: the weights may be of two versions."""
+        return self._is_updating
 
     @property
     def is_idle(self) -> bool:
@@ -102,8 +108,10 @@ class EngineCore:
 
         Raises:
             NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied.
+            EngineStateError: there is something to compute, and a weight update has not ended.
         """
-        if not (self.is_paused or self.is_released):
+        if not (self.is_paused or self.is_released or self.is_idle):
+            self._refuse_if_updating()
             self._loop.advance()
         ready, self._loop.ready = self._loop.ready, []
         return ready
@@ -200,12 +208,33 @@ class EngineCore:
         Cached prefixes of the old weights cannot be found any more. Running sequences go on with the keys
         and values they have (pause with ``retract`` to recompute them), and share them with nobody; those
         that had drawn nothing yet start again. Tokens drawn from here on carry the new version.
+
+        Raises:
+            InvalidRequest: a version below 0.
+            EngineStateError: a weight update has not ended; whoever began it says when the weights are complete.
         """
-        if version < 0:
-            msg = f"weight version {version} is negative, which marks tokens that were not sampled; use 0 or more"
-            raise InvalidRequest(msg)
-        self._loop.weight_version = version
-        self._scheduler.start_namespace()
+        self._refuse_if_updating()
+        self._use_version(version)
+
+    def begin_weight_update(self) -> None:
+        """The weights are about to change: nothing is generated or scored until ``end_weight_update``.
+
+        Requests may be added meanwhile, and wait. A second call begins again, after an update that failed half way.
+        """
+        self._is_updating = True
+
+    def end_weight_update(self, version: int) -> None:
+        """The weights are completely those of ``version``; otherwise as ``set_weight_version``.
+
+        Raises:
+            InvalidRequest: a version below 0; the update has not ended.
+            EngineStateError: none has begun.
+        """
+        if not self.is_updating:
+            msg = f"end_weight_update({version}) without a begin_weight_update: tokens may have been drawn while the weights changed; call begin_weight_update() before the first tensor is written"
+            raise EngineStateError(msg)
+        self._use_version(version)
+        self._is_updating = False
 
     def check_integrity(self) -> None:
         """Every page free, cached or held by a known holder; every open sequence waits or runs.
@@ -224,6 +253,19 @@ class EngineCore:
             msg = f"the engine is paused ({self._pause}) and would wait for ever; call continue_generation() first"
             raise EngineStateError(msg)
         self._refuse_if_released()
+        self._refuse_if_updating()
+
+    def _use_version(self, version: int) -> None:
+        if version < 0:
+            msg = f"weight version {version} is negative, which marks tokens that were not sampled; use 0 or more"
+            raise InvalidRequest(msg)
+        self._loop.weight_version = version
+        self._scheduler.start_namespace()
+
+    def _refuse_if_updating(self) -> None:
+        if self.is_updating:
+            msg = f"a weight update that began after version {self.weight_version} has not ended, so the weights may be of two versions, and no policy would have drawn these tokens; publish a complete version first"
+            raise EngineStateError(msg)
 
     def _refuse_if_released(self) -> None:
         if self.is_released:

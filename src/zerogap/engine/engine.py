@@ -1,24 +1,27 @@
 """The engine as its callers see it: whole requests, streams and scores of one model in this process."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from zerogap.engine.core import EngineCore
 from zerogap.engine.outputs import GenerateProgress, StreamedOutput, build_streamed
 from zerogap.engine.requests import Limits, OpenRequest, open_score
 from zerogap.engine.runner import ModelRunner
 from zerogap.engine.stopping import Detokenizer
-from zerogap.errors import ConfigError
+from zerogap.errors import ConfigError, EngineStateError
 from zerogap.kernels import PAGE_SIZE
 from zerogap.models import CausalLM
 from zerogap.types import GenerateOutput, GenerateRequest
+from zerogap.weights import NamedWeights, WeightDigest, copy_weights, digest_weights
 
 
 class Engine(EngineCore):
     """Generates from, and scores with, a ``CausalLM`` that may at the same time be trained.
 
-    The model's parameters are read in place: after they change, call ``set_weight_version``.
+    The model's parameters are read in place. They change between ``begin_weight_update`` and ``end_weight_update``
+    (``weights.Publisher`` calls both); who changes them in one go may call ``set_weight_version`` afterwards.
 
     Example:
         ``Engine(model, kv_cache_tokens=16_384, eos_token_ids=tokenizer.eos_token_ids,
@@ -87,6 +90,7 @@ class Engine(EngineCore):
         )
         runner = ModelRunner(model, num_pages=limits.num_pages, vocab_limit=vocab_limit)
         self.kv_cache_bytes = runner.kv_cache_bytes
+        self._read_weights = runner.weights
         super().__init__(
             runner,
             limits,
@@ -116,7 +120,8 @@ class Engine(EngineCore):
 
         Raises:
             InvalidRequest, RequestTooLong: a request cannot be served; none was started.
-            EngineStateError: the engine is paused or its memory released, and nobody could change it. Requests are aborted.
+            EngineStateError: the engine is paused, its memory released or a weight update not ended, and nobody could
+                change it. Requests are aborted.
             NumericsError: a log-prob was not finite. Requests are aborted.
         """
         self._loop.check(requests)
@@ -158,7 +163,7 @@ class Engine(EngineCore):
 
         Raises:
             InvalidRequest, RequestTooLong: the ids cannot be scored here.
-            EngineStateError: the engine is paused or its memory released.
+            EngineStateError: the engine is paused, its memory released or a weight update not ended.
         """
         self._refuse_if_stopped()
         sequence = open_score(
@@ -178,6 +183,26 @@ class Engine(EngineCore):
                 if not sequence.is_finished:
                     self._scheduler.finish(sequence)
         return sequence.score.log_probs
+
+    def read_weights(self) -> NamedWeights:
+        """The tensors that forward passes read, by name; they may be the trainer's own."""
+        return self._read_weights()
+
+    def weight_digest(self) -> WeightDigest:
+        """Which weights forward passes read now."""
+        return digest_weights(self.read_weights())
+
+    def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy every tensor into the one of its name, in place: recorded passes stay valid.
+
+        Raises:
+            WeightSyncError: not exactly this model's tensors; the engine then holds two versions.
+            EngineStateError: no weight update has begun.
+        """
+        if not self.is_updating:
+            msg = "write_weights outside of a weight update: if it failed half way, tokens would be drawn from two versions; call begin_weight_update() first"
+            raise EngineStateError(msg)
+        copy_weights(weights, self.read_weights())
 
     def _stream(self, request: GenerateRequest) -> Iterator[StreamedOutput]:
         # Again: an iterator may begin long after it was made.

@@ -28,6 +28,7 @@ from zerogap.kernels import (
     write_kv,
 )
 from zerogap.models import CausalLM
+from zerogap.weights import named_weights
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class ModelRunner:
     def kv_cache_bytes(self) -> int:
         """Size of keys and values together, whether they have been written or not."""
         return self._k_LPKHS.nbytes + self._v_LPKSH.nbytes
+
+    def weights(self) -> dict[str, Tensor]:
+        """What a forward pass reads, by name: looked up anew, as a recorded pass looks up whether it still holds."""
+        return named_weights(self._model)
 
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResult:

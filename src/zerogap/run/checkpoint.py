@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from zerogap.errors import CheckpointError
 from zerogap.models import CausalLM
-from zerogap.run.fingerprint import weight_fingerprint
+from zerogap.weights import weight_fingerprint
 
-_FORMAT = 1
+_FORMAT = 2
 _MODEL, _TRAINER, _STATE = "model.safetensors", "trainer.safetensors", "state.json"
 
 

@@ -45,7 +45,6 @@ from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
 from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.export import export_policy
-from zerogap.run.fingerprint import weight_fingerprint
 from zerogap.run.folder import RunFolder
 from zerogap.run.free_memory import return_free_memory
 from zerogap.run.interrupt import Interrupt
@@ -59,6 +58,7 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
 )
 from zerogap.train import OldLogProbAudit, Trainer, TrainMetrics
+from zerogap.weights import weight_fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from helpers.tiny_models import tiny_model
 
 from zerogap.errors import CheckpointError
 from zerogap.run.checkpoint import RunState, list_checkpoints, load_checkpoint, save_checkpoint
-from zerogap.run.fingerprint import weight_fingerprint
+from zerogap.weights import weight_fingerprint
 
 
 def save(folder, model, step, keep=2):

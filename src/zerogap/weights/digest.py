@@ -1,0 +1,103 @@
+"""What a version number stands for: a digest of every tensor, and one of all of them.
+
+XXH3 with 128 bits: it guards against mistakes (a tensor that was never sent, sent twice, or half), not against an
+adversary. Bytes are taken as they are, so -0.0 differs from 0.0 and one NaN from another.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from zerogap.errors import WeightSyncError
+
+NamedWeights = Mapping[str, Tensor]
+"""Tensors by the trainer's names; they are the storage itself, not copies, unless a docstring says otherwise."""
+Rounding = Callable[[Tensor], Tensor]
+"""Values of another precision in tensors of the same dtype; element by element."""
+
+
+@dataclass(frozen=True)
+class WeightDigest:
+    """Digests of named tensors. Equal exactly if names, shapes, dtypes and bytes are, in whatever order they came."""
+
+    tensors: Mapping[str, str]
+    """32 hexadecimal digits over dtype, shape and bytes, by name."""
+    num_bytes: int = field(compare=False)
+    """What was read for it; a storage that has two names (a tied head) is read once."""
+
+    @property
+    def hex(self) -> str:
+        """32 hexadecimal digits of the whole: what checkpoints and the version registry keep."""
+        whole = xxhash.xxh3_128()
+        for name in sorted(self.tensors):
+            whole.update(f"{name} {self.tensors[name]}\n".encode())
+        return whole.hexdigest()
+
+    def differences(self, other: "WeightDigest") -> tuple[str, ...]:
+        """Names, sorted, of the tensors that differ or that only one of the two has."""
+        names = self.tensors.keys() | other.tensors.keys()
+        return tuple(sorted(n for n in names if self.tensors.get(n) != other.tensors.get(n)))
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A model's parameters by name, sharing its storage; buffers are no weights."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def unrounded(tensor: Tensor) -> Tensor:
+    """The ``Rounding`` that changes nothing."""
+    return tensor
+
+
+def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> WeightDigest:
+    """The digest of ``rounding`` of each tensor, on as many threads as torch uses.
+
+    Raises:
+        WeightSyncError: there is no tensor, whose digest would equal that of any other nothing.
+    """
+    if not weights:
+        msg = "a digest was asked of no tensors, and would agree with every other model that has none; pass the model's parameters by name"
+        raise WeightSyncError(msg)
+    names_at: dict[Hashable, list[str]] = {}
+    # Large ones first: the threads then end together.
+    for name in sorted(weights, key=lambda name: -weights[name].nbytes):
+        names_at.setdefault(place_of(weights[name]), []).append(name)
+    distinct = [weights[names[0]] for names in names_at.values()]
+    # xxhash lets other threads run while it digests a large buffer.
+    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+        found = list(pool.map(lambda tensor: _digest(rounding(tensor)), distinct))
+    digests = {
+        name: digest
+        for names, digest in zip(names_at.values(), found, strict=True)
+        for name in names
+    }
+    return WeightDigest(digests, num_bytes=sum(tensor.nbytes for tensor in distinct))
+
+
+def weight_fingerprint(model: nn.Module) -> str:
+    """The digest of a model's parameters as one text, ``WeightDigest.hex``."""
+    return digest_weights(named_weights(model)).hex
+
+
+def place_of(tensor: Tensor) -> Hashable:
+    """Where and how a tensor lies in memory: equal places hold equal values, whatever is written to one of them."""
+    return tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def is_same_storage(ours: NamedWeights, theirs: NamedWeights) -> bool:
+    """Whether every name is at the same place on both sides, so that one digest speaks for both."""
+    return ours.keys() == theirs.keys() and all(
+        place_of(ours[name]) == place_of(theirs[name]) for name in ours
+    )
+
+
+def _digest(tensor: Tensor) -> str:
+    whole = xxhash.xxh3_128(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    # As bytes: numpy has no bf16.
+    content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    whole.update(content.data)
+    return whole.hexdigest()

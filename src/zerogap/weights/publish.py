@@ -1,0 +1,120 @@
+"""From a trained version to one that is generated with: complete, checked on both sides, or not served at all.
+
+A ``WeightSink`` is whoever generates: our engine, or another one behind the same four calls. Between ``begin`` and
+``end`` it refuses to generate. ``end`` is called only after a digest of what it reads agrees with what was to be
+served, so that any failure on the way leaves it refusing until a publish succeeds.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from zerogap.errors import WeightSyncError
+from zerogap.weights.copying import named
+from zerogap.weights.digest import (
+    NamedWeights,
+    WeightDigest,
+    digest_weights,
+    is_same_storage,
+    unrounded,
+)
+from zerogap.weights.sources import WeightSource
+from zerogap.weights.versions import WeightVersions
+
+
+class WeightSink(Protocol):
+    """Whoever generates with the published weights."""
+
+    def begin_weight_update(self) -> None:
+        """From here on refuse to generate; a second call begins again."""
+        ...
+
+    def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Take every tensor over, by the trainer's names, in place."""
+        ...
+
+    def read_weights(self) -> NamedWeights:
+        """What generation reads now, by the trainer's names and in its dtypes.
+
+        Never what was received: a sink with another layout (split projections, bf16) gathers this from that layout.
+        """
+        ...
+
+    def end_weight_update(self, version: int) -> None:
+        """The weights are complete and checked: generate with them, under this version."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A publish that succeeded."""
+
+    version: int
+    """The trainer's."""
+    version_served: int
+    """What tokens are marked with from here on; ``version`` less the lag."""
+    digest: WeightDigest
+    """Of what the engine reads."""
+    fingerprint: str
+    """``WeightDigest.hex`` of the trainer's weights, as a checkpoint keeps it. Another one than the served weights' where
+    these are older or rounded."""
+    is_shared: bool
+    """Engine and trainer read one storage: one digest speaks for both, and nothing was copied."""
+    seconds: float
+    """For copying, digesting and comparing."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Size of the served weights, each storage counted once, by ``seconds``; in 10^9 bytes."""
+        return self.digest.num_bytes / self.seconds / 1e9
+
+
+class Publisher:
+    """Serves a source's weights from a sink, and records what each version stands for."""
+
+    def __init__(self, source: WeightSource, sink: WeightSink, versions: WeightVersions) -> None:
+        self._source = source
+        self._sink = sink
+        self._versions = versions
+
+    def publish(self, version: int) -> Published:
+        """Serve what the source has for ``version``; the trainer's weights must not change meanwhile.
+
+        Raises:
+            WeightSyncError: the two sides differ (named tensors), or a number stands for two sets of weights. After this
+                and any other exception the sink refuses to generate until a publish succeeds.
+        """
+        began_s = time.perf_counter()
+        self._sink.begin_weight_update()
+        served = self._source.take(version)
+        digest, is_shared = self._transfer(served)
+        is_newest = served == version and self._source.rounding is unrounded
+        trained = digest if is_newest else digest_weights(self._source.trained())
+        self._versions.record(served, digest.hex)
+        self._sink.end_weight_update(served)
+        return Published(
+            version=version,
+            version_served=served,
+            digest=digest,
+            fingerprint=trained.hex,
+            is_shared=is_shared,
+            seconds=time.perf_counter() - began_s,
+        )
+
+    def _transfer(self, served: int) -> tuple[WeightDigest, bool]:
+        """Copy unless it is one storage; the digest of what the sink reads, and whether it is."""
+        weights, rounding = self._source.weights(served), self._source.rounding
+        held = self._sink.read_weights()
+        self._source.check_sink(held)
+        expected = digest_weights(weights, rounding=rounding)
+        if is_same_storage(weights, held):
+            return expected, True
+        self._sink.write_weights((name, rounding(tensor)) for name, tensor in weights.items())
+        found = digest_weights(self._sink.read_weights())
+        if wrong := found.differences(expected):
+            msg = f"after publishing version {served} the engine does not hold its weights: {len(wrong)} of {len(expected.tensors)} tensors differ ({named(wrong)}). It refuses to generate; publish again, and if they differ again, something else writes to the engine's weights or reads them by other names"
+            raise WeightSyncError(msg)
+        return found, False

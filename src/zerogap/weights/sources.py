@@ -1,0 +1,141 @@
+"""The trainer's side of publishing: which weights are served when a version is published."""
+
+from typing import Protocol
+
+from torch import nn
+
+from zerogap.errors import ConfigError, WeightSyncError
+from zerogap.weights.copying import named
+from zerogap.weights.digest import (
+    NamedWeights,
+    Rounding,
+    is_same_storage,
+    named_weights,
+    place_of,
+    unrounded,
+)
+from zerogap.weights.history import WeightHistory
+
+
+class WeightSource(Protocol):
+    """Knows the trainer's weights, and what of them generation gets."""
+
+    @property
+    def rounding(self) -> Rounding:
+        """From the trainer's values to the served ones."""
+        ...
+
+    def trained(self) -> NamedWeights:
+        """The trainer's own tensors as they are now."""
+        ...
+
+    def take(self, version: int) -> int:
+        """The trainer's weights are those of ``version`` now. Returns the version to be served: this or an older one."""
+        ...
+
+    def weights(self, served: int) -> NamedWeights:
+        """A version's weights before ``rounding``; what ``take`` returned last is always there."""
+        ...
+
+    def check_sink(self, held: NamedWeights) -> None:
+        """Refuse a sink whose storage contradicts how this source publishes.
+
+        Raises:
+            WeightSyncError: shared where it must be a copy, or the other way round.
+        """
+        ...
+
+
+class SharedWeights:
+    """Generation reads the trainer's own storage: nothing is copied, and only the newest version exists."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.rounding: Rounding = unrounded
+
+    def trained(self) -> NamedWeights:
+        """The model's parameters."""
+        return named_weights(self._model)
+
+    def take(self, version: int) -> int:
+        """The version itself."""
+        return version
+
+    def weights(self, served: int) -> NamedWeights:
+        """The trainer's tensors."""
+        return self.trained()
+
+    def check_sink(self, held: NamedWeights) -> None:
+        """Refuse a sink that reads other storage."""
+        trained = self.trained()
+        if not is_same_storage(trained, held):
+            wrong = [
+                name
+                for name in trained.keys() | held.keys()
+                if name not in trained
+                or name not in held
+                or place_of(trained[name]) != place_of(held[name])
+            ]
+            msg = f"weights are published as shared, but {named(wrong)} of the engine are not the trainer's storage and would stay as they are; build the engine on the trainer's model, or publish with CopiedWeights"
+            raise WeightSyncError(msg)
+
+
+class CopiedWeights:
+    """Generation has weights of its own: ``lag`` versions older than the trainer's, rounded to its precision."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        history: WeightHistory | None = None,
+        *,
+        lag: int = 0,
+        rounding: Rounding = unrounded,
+    ) -> None:
+        """Publish from a model, or from what a history remembers of it.
+
+        Args:
+            model: the trainer's; never written.
+            history: gets every version that is published; needed for a lag.
+            lag: versions between the trainer's weights and the served ones; at the beginning version 0 is served for longer.
+            rounding: the engine's precision, such as to bf16 values in fp32 tensors.
+        """
+        held = 0 if history is None else history.capacity
+        if lag < 0 or (lag and held <= lag):
+            msg = f"lag = {lag} with a history of {held} versions: serving weights that are {lag} versions old takes the last {lag + 1} of them, and a lag is 0 or more; use WeightHistory({max(lag, 0) + 1})"
+            raise ConfigError(msg)
+        self._model = model
+        self._history = history
+        self._lag = lag
+        self.rounding = rounding
+
+    def trained(self) -> NamedWeights:
+        """The model's parameters."""
+        return named_weights(self._model)
+
+    def take(self, version: int) -> int:
+        """Remember the version; returns the one ``lag`` before it, or 0.
+
+        Raises:
+            WeightSyncError: the version is remembered already with other values.
+        """
+        if self._history is not None:
+            self._history.remember(version, self._model)
+        return max(0, version - self._lag)
+
+    def weights(self, served: int) -> NamedWeights:
+        """From the history, if there is one.
+
+        Raises:
+            UnknownWeightVersion: the run was resumed without its older versions.
+        """
+        if self._history is not None:
+            return self._history.weights(served)
+        return self.trained()
+
+    def check_sink(self, held: NamedWeights) -> None:
+        """Refuse a sink that reads the trainer's storage, which copying would overwrite."""
+        trained = {tensor.data_ptr() for tensor in self.trained().values()}
+        shared = [name for name, tensor in held.items() if tensor.data_ptr() in trained]
+        if shared:
+            msg = f"weights are published as copies, but {named(shared)} of the engine are the trainer's own storage, which would be overwritten; build the engine on a model of its own, or publish with SharedWeights"
+            raise WeightSyncError(msg)
