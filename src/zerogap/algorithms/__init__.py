@@ -6,17 +6,24 @@ dtype it is given. Masked slots may hold anything, NaN included: they reach neit
 docs/algorithms.md has a row for each loss, correction and denominator.
 """
 
-from zerogap.algorithms.advantages import GroupAdvantages, group_advantages
+from zerogap.algorithms.advantages import (
+    GroupAdvantages,
+    group_advantages,
+    leave_one_out_advantages,
+)
 from zerogap.algorithms.correction_statistics import CorrectionStatistics, WeightStatistics
 from zerogap.algorithms.corrections import Corrections, correct_mismatch
 from zerogap.algorithms.denominators import Denominator, loss_denominators
+from zerogap.algorithms.distillation import KLDirection, distillation_advantages, top_k_kl
+from zerogap.algorithms.dpo import DPOTerms, dpo_coefficients
 from zerogap.algorithms.exclusion import Exclusion, exclusion_reason
-from zerogap.algorithms.kl import KLKind, kl_estimate
+from zerogap.algorithms.kl import KLKind, kl_estimate, kl_penalties
 from zerogap.algorithms.losses import reduce_loss
 from zerogap.algorithms.mismatch import GapStatistics, gap_statistics
 from zerogap.algorithms.off_policy import off_policy_keep
 from zerogap.algorithms.policy_statistics import PolicyStatistics, policy_statistics
 from zerogap.algorithms.records import record_sums
+from zerogap.algorithms.shaping import overlong_penalties
 from zerogap.algorithms.surrogates import (
     Surrogate,
     cispo_surrogate,
@@ -26,32 +33,56 @@ from zerogap.algorithms.surrogates import (
     sft_surrogate,
     weighted_log_probs,
 )
+from zerogap.algorithms.token_advantages import (
+    ValueTargets,
+    gae_advantages,
+    normalized_over_tokens,
+    reinforce_pp_advantages,
+    returns_to_go,
+    token_rewards,
+)
+from zerogap.algorithms.values import value_surrogate
 
 __all__ = [
     "CorrectionStatistics",
     "Corrections",
+    "DPOTerms",
     "Denominator",
     "Exclusion",
     "GapStatistics",
     "GroupAdvantages",
+    "KLDirection",
     "KLKind",
     "PolicyStatistics",
     "Surrogate",
+    "ValueTargets",
     "WeightStatistics",
     "cispo_surrogate",
     "clipped_surrogate",
     "correct_mismatch",
+    "distillation_advantages",
+    "dpo_coefficients",
     "exclusion_reason",
+    "gae_advantages",
     "gap_statistics",
     "group_advantages",
     "gspo_surrogate",
     "kl_estimate",
+    "kl_penalties",
+    "leave_one_out_advantages",
     "loss_denominators",
+    "normalized_over_tokens",
     "off_policy_keep",
+    "overlong_penalties",
     "policy_statistics",
     "record_sums",
     "reduce_loss",
+    "reinforce_pp_advantages",
     "reinforce_surrogate",
+    "returns_to_go",
     "sft_surrogate",
+    "token_rewards",
+    "top_k_kl",
+    "value_surrogate",
     "weighted_log_probs",
 ]

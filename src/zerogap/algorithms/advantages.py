@@ -1,7 +1,8 @@
-"""Group-relative advantages: a reward minus the mean of the rewards for the same prompt.
+"""Group-relative advantages: a reward minus a baseline from the rewards for the same prompt.
 
     A_i = r_i - mean(r)                        Dr. GRPO, https://arxiv.org/abs/2503.20783, eq. 3
     A_i = (r_i - mean(r)) / max(std(r), floor)  GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2
+    A_i = r_i - mean of the others' r           RLOO, https://arxiv.org/abs/2402.14740, eq. 7
 
 Mean and standard deviation are over the valid members of one group and nothing else. The standard
 deviation has denominator (members - 1), as in TRL and verl; the paper leaves it open.
@@ -10,7 +11,7 @@ B samples of any number of groups, in any order.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,32 @@ def group_advantages(
         normalize_std: divide by the group's standard deviation.
         std_floor: smallest divisor, in units of reward, when normalising.
     """
+    return _over_groups(
+        rewards_B,
+        group_ids,
+        is_valid_B,
+        lambda rewards_G: _centred(rewards_G, normalize_std=normalize_std, std_floor=std_floor),
+    )
+
+
+def leave_one_out_advantages(
+    rewards_B: Float[np.ndarray, "B"],
+    group_ids: Sequence[str],
+    is_valid_B: Bool[np.ndarray, "B"],
+) -> GroupAdvantages:
+    """Reward minus the mean of the group's other valid rewards: a baseline that does not contain the sample's own.
+
+    It is n / (n - 1) times reward minus group mean. Arguments as in ``group_advantages``.
+    """
+    return _over_groups(rewards_B, group_ids, is_valid_B, _without_own)
+
+
+def _over_groups(
+    rewards_B: np.ndarray,
+    group_ids: Sequence[str],
+    is_valid_B: np.ndarray,
+    advantages_of: Callable[[np.ndarray], np.ndarray],
+) -> GroupAdvantages:
     if not len(rewards_B) == len(group_ids) == len(is_valid_B):
         msg = (
             f"{len(rewards_B)} rewards, {len(group_ids)} group ids and {len(is_valid_B)} validity flags were "
@@ -69,9 +96,7 @@ def group_advantages(
         if not np.isfinite(rewards_G).all():
             msg = f"group {group_id} has the rewards {rewards_G.tolist()}: a valid sample needs a finite reward; give a sample that could not be scored an invalid outcome"
             raise NumericsError(msg)
-        advantages_B[members] = _centred(
-            rewards_G, normalize_std=normalize_std, std_floor=std_floor
-        )
+        advantages_B[members] = advantages_of(rewards_G)
         is_alone_B[members] = len(members) == 1
         num_without_signal += len(members) > 1 and bool((rewards_G == rewards_G[0]).all())
     num_alone = int(is_alone_B.sum())
@@ -97,3 +122,9 @@ def _centred(rewards_G: np.ndarray, *, normalize_std: bool, std_floor: float) ->
         return centred_G
     variance = math.fsum(centred_G**2) / (len(centred_G) - 1)
     return centred_G / max(math.sqrt(variance), std_floor)
+
+
+def _without_own(rewards_G: np.ndarray) -> np.ndarray:
+    num_members = len(rewards_G)
+    scale = num_members / (num_members - 1) if num_members > 1 else 0.0
+    return scale * _centred(rewards_G, normalize_std=False, std_floor=0.0)

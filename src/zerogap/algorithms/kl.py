@@ -1,4 +1,4 @@
-"""Estimators of KL(policy || reference) from sampled tokens, for use inside a loss.
+"""Estimators of KL(policy || reference) from sampled tokens, for use inside a loss or a reward.
 
 With d = log_probs - ref_log_probs at a token drawn from the policy
 (Schulman, http://joschu.net/blog/kl-approx.html):
@@ -11,6 +11,7 @@ With d = log_probs - ref_log_probs at a token drawn from the policy
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,3 +48,28 @@ def kl_estimate(
     if kind == "k2":
         return log_ratio_T.square() / 2
     return torch.expm1((-log_ratio_T).clamp(max=MAX_LOG_RATIO)) + log_ratio_T
+
+
+def kl_penalties(
+    log_probs_S: Float[np.ndarray, "S"],
+    ref_log_probs_S: Float[np.ndarray, "S"],
+    loss_mask_S: Bool[np.ndarray, "S"],
+    *,
+    kind: KLKind,
+    coefficient: float,
+    name_token: Callable[[int], str] = name_by_index,
+) -> Float[np.ndarray, "S"]:
+    """What the KL takes off each token's reward: coefficient times its estimate, float64, 0 at masked slots.
+
+    InstructGPT, https://arxiv.org/abs/2203.02155, eq. 2 (with k1). ``log_probs_S`` are those at the start of the step: a
+    reward has no gradient, so k1, whose gradient would be noise in a loss, is the usual kind here.
+    Losses with one reward a record take off the record's ``record_sums``.
+    """
+    estimate_S = kl_estimate(
+        torch.from_numpy(np.asarray(log_probs_S, np.float64)),
+        torch.from_numpy(np.asarray(ref_log_probs_S, np.float64)),
+        torch.from_numpy(np.asarray(loss_mask_S, bool)),
+        kind=kind,
+        name_token=name_token,
+    )
+    return coefficient * estimate_S.numpy()

@@ -7,7 +7,7 @@ from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.algorithms import group_advantages
+from zerogap.algorithms import group_advantages, leave_one_out_advantages
 from zerogap.errors import DataError, NumericsError
 
 
@@ -138,3 +138,29 @@ def test_advantages_of_a_group_sum_to_zero_in_any_order(members, normalize_std, 
         assert abs(sum(mine)) <= 1e-9 * max(1.0, *map(abs, mine), 0.0)
     order = random.sample(range(len(members)), len(members))
     EXACT.check(compute([members[i] for i in order]), advantages[order])
+
+
+def test_leave_one_out_matches_the_loop():
+    rng = np.random.default_rng(3)
+    rewards, is_valid = rng.normal(size=40), rng.random(40) < 0.8
+    group_ids = [f"g{i}" for i in rng.integers(0, 6, size=40)]
+    found = leave_one_out_advantages(rewards, group_ids, is_valid)
+
+    def loop(is_member):
+        result = np.full(40, np.nan)
+        for i in np.flatnonzero(is_valid):
+            others = [
+                rewards[j] for j in range(40) if is_valid[j] and group_ids[j] == group_ids[i] and is_member(i, j)
+            ]  # fmt: skip
+            result[i] = rewards[i] - sum(others) / len(others) if others else 0.0
+        return result
+
+    FLOAT64_SAME_OP.check(found.advantages, loop(lambda i, j: i != j))
+    with_own = loop(lambda i, j: True)
+    assert_notices("the own reward in the baseline", lambda: FLOAT64_SAME_OP.check(found.advantages, with_own))  # fmt: skip
+
+
+def test_leave_one_out_of_equal_or_single_rewards_is_exactly_zero():
+    found = leave_one_out_advantages(np.array([0.1, 0.1, 0.1, 7.0]), list("aaab"), np.ones(4, bool))
+    EXACT.check(found.advantages, np.zeros(4))
+    assert (found.num_alone, found.num_without_signal) == (1, 1)

@@ -21,6 +21,28 @@ def test_a_record_without_tokens_counts_in_no_denominator(kind, constant, expect
     EXACT.check(found, np.array(expected))
 
 
+@pytest.mark.parametrize("kind", ["group", "rollout"])
+def test_records_that_share_an_id_share_a_denominator(kind):
+    found = loss_denominators(
+        np.array([3, 0, 17, 5, 0]), kind=kind, shared_ids=["a", "b", "b", "a", "c"]
+    )
+    # a has 8 tokens, b 17, and c none, so that it is no group.
+    EXACT.check(found, np.array([16.0, np.inf, 34.0, 16.0, np.inf]))
+
+
+@pytest.mark.parametrize("shared_ids", [None, ["a"]])
+def test_a_shared_denominator_needs_the_ids(shared_ids):
+    with pytest.raises(DataError, match="for 4 records: it needs the group id of each"):
+        loss_denominators(LENGTHS, kind="group", shared_ids=shared_ids)
+
+
+def test_groups_of_one_record_are_records():
+    EXACT.check(
+        loss_denominators(LENGTHS, kind="group", shared_ids=list("abcd")),
+        loss_denominators(LENGTHS, kind="record"),
+    )
+
+
 def test_a_batch_without_trainable_tokens_is_refused():
     with pytest.raises(DataError, match="none of the 2 records"):
         loss_denominators(np.zeros(2, int), kind="token")

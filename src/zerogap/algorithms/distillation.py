@@ -1,0 +1,104 @@
+"""On-policy distillation: the policy's own completions, a teacher's opinion of each token.
+
+    sampled    A = log teacher - log policy of the drawn token, into ``reinforce_surrogate``
+    top k      KL over the teacher's k likeliest ids and one more bucket with the rest of the mass, with gradient
+
+On-policy distillation: https://arxiv.org/abs/2306.13649, eq. 4; reverse KL: MiniLLM, https://arxiv.org/abs/2306.08543, eq. 1.
+Merging ids into a bucket can only lower a KL, so the top-k value is a lower bound that is exact for k = vocabulary.
+S all tokens; R tokens of a micro-batch; K ids a token.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zerogap.algorithms._shapes import Bool, Float
+from zerogap.algorithms.finite import finite_column, name_by_index, require_finite
+
+KLDirection = Literal["reverse", "forward"]
+
+MIN_REST_MASS = 1e-6
+"""Probability outside the k ids below which it is not told from 0: fp32 log-probs give their sum no better."""
+
+
+def distillation_advantages(
+    teacher_log_probs_S: Float[np.ndarray, "S"],
+    log_probs_S: Float[np.ndarray, "S"],
+    loss_mask_S: Bool[np.ndarray, "S"],
+    *,
+    name_token: Callable[[int], str] = name_by_index,
+) -> Float[np.ndarray, "S"]:
+    """Teacher minus policy at each drawn token, nats, float64; 0 at masked slots.
+
+    Its negative is the k1 estimate of KL(policy || teacher), and the policy gradient with it as the advantage is that of
+    the KL at each prefix: the policy's own log-prob in it needs no gradient, since that term has expectation 0. Nothing is
+    clipped or normalised, and no later token's KL is credited to an earlier one.
+
+    Args:
+        teacher_log_probs_S: of the drawn tokens, at the sample's temperature.
+        log_probs_S: the policy's at the start of the step.
+        loss_mask_S: tokens that train; the other slots may hold anything.
+        name_token: how an error calls token s.
+    """
+    teacher_S = finite_column(teacher_log_probs_S, loss_mask_S, "teacher log-prob", name_token)
+    return teacher_S - finite_column(log_probs_S, loss_mask_S, "log-prob", name_token)
+
+
+def top_k_kl(
+    log_probs_RK: Float[Tensor, "R K"],
+    teacher_log_probs_RK: Float[Tensor, "R K"],
+    loss_mask_R: Bool[Tensor, "R"],
+    *,
+    direction: KLDirection,
+    name_token: Callable[[int], str] = name_by_index,
+) -> Float[Tensor, "R"]:
+    """KL of each token in nats, with gradient to ``log_probs_RK``; float64, 0 at masked rows.
+
+    With p the policy, q the teacher and a last bucket of 1 - sum over the K ids on either side:
+    reverse sum p (log p - log q), seeking a mode; forward sum q (log q - log p), covering all of them.
+
+    Args:
+        log_probs_RK: the policy's at the teacher's ids, over the whole vocabulary, with gradient.
+        teacher_log_probs_RK: the teacher's at the same ids.
+        loss_mask_R: rows that count; the others may hold anything.
+        direction: which side the expectation is over.
+        name_token: how an error calls row r.
+    """
+    policy_RK = _with_rest(_finite_rows(log_probs_RK, loss_mask_R, "log-prob", name_token))
+    teacher_RK = _with_rest(
+        _finite_rows(teacher_log_probs_RK.detach(), loss_mask_R, "teacher log-prob", name_token)
+    )
+    difference_RK = policy_RK - teacher_RK
+    if direction == "reverse":
+        kl_R = (policy_RK.exp() * difference_RK).sum(1)
+    else:
+        kl_R = -(teacher_RK.exp() * difference_RK).sum(1)
+    return torch.where(loss_mask_R, kl_R, kl_R.new_zeros(()))
+
+
+def _finite_rows(
+    values_RK: Tensor, mask_R: Tensor, what: str, name_token: Callable[[int], str]
+) -> Tensor:
+    """float64, with masked rows uniform over K ids and the rest, so that their logarithms are harmless."""
+    num_ids = values_RK.shape[1]
+    flat_mask = mask_R.repeat_interleave(num_ids)
+    values_RK = require_finite(
+        values_RK.double().flatten(), flat_mask, what, lambda i: name_token(i // num_ids)
+    ).view_as(values_RK)
+    return torch.where(mask_R[:, None], values_RK, values_RK.new_tensor(-math.log(num_ids + 1)))
+
+
+def _with_rest(log_probs_RK: Tensor) -> Tensor:
+    """One more column: log(1 - sum of exp).
+
+    Where less than ``MIN_REST_MASS`` is left the value stays at it, and the gradient is the one there: without it
+    a policy whose mass is all on the K ids would not feel that the teacher's is not.
+    """
+    mass_R = log_probs_RK.logsumexp(1)
+    bounded_R = mass_R.detach().clamp(max=math.log1p(-MIN_REST_MASS))
+    rest_R = (-torch.expm1(mass_R - (mass_R.detach() - bounded_R))).log()
+    return torch.cat([log_probs_RK, rest_R[:, None]], dim=1)

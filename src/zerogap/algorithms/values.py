@@ -1,0 +1,45 @@
+"""The critic's loss. T tokens of any number of records."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from zerogap.algorithms._shapes import Bool, Float
+from zerogap.algorithms.finite import name_by_index, require_finite
+from zerogap.algorithms.surrogates import Surrogate
+
+
+def value_surrogate(
+    values_T: Float[Tensor, "T"],
+    old_values_T: Float[Tensor, "T"],
+    returns_T: Float[Tensor, "T"],
+    loss_mask_T: Bool[Tensor, "T"],
+    *,
+    value_clip: float,
+    name_token: Callable[[int], str] = name_by_index,
+) -> Surrogate:
+    """Half the squared error of each value, the larger one of the value and of the value held near the old one.
+
+    max((V - G)**2, (clip(V, V_old - c, V_old + c) - G)**2) / 2
+    (PPO's implementation, described in https://arxiv.org/abs/2005.12729, section 3). Sum it with denominator "token".
+
+    Args:
+        values_T: the critic's, with gradient: before each token is drawn.
+        old_values_T: at the start of the step, those that ``gae_advantages`` was given.
+        returns_T: its targets.
+        loss_mask_T: trainable tokens; the other slots may hold anything.
+        value_clip: c, in units of reward; 0 for no bound.
+        name_token: how an error calls token t.
+    """
+    values_T = require_finite(values_T, loss_mask_T, "value", name_token)
+    old_values_T = require_finite(old_values_T.detach(), loss_mask_T, "old value", name_token)
+    returns_T = require_finite(returns_T.detach(), loss_mask_T, "return", name_token)
+    free_T = (values_T - returns_T).square() / 2
+    if value_clip == 0:
+        return Surrogate(free_T, torch.zeros_like(loss_mask_T))
+    # Not old + clamp(value - old): that rounds, and a value within the bounds would read as clipped.
+    near_T = values_T.clamp(old_values_T - value_clip, old_values_T + value_clip)
+    bounded_T = (near_T - returns_T).square() / 2
+    is_clipped_T = bounded_T > free_T
+    return Surrogate(torch.where(is_clipped_T, bounded_T, free_T), is_clipped_T)
