@@ -1,4 +1,4 @@
-"""Pure mathematics of a step: advantages, losses, corrections, KL estimators, denominators, gap statistics.
+"""Pure mathematics of a step: advantages, losses, corrections, KL estimators, denominators, the ledger.
 
 Columns in, columns and scalars out; nothing here knows a model or an engine, and of the config only the sections of
 ``correct_mismatch``. What is decided over a whole train batch is numpy in float64; what needs a gradient is torch, in the
@@ -18,6 +18,15 @@ from zerogap.algorithms.distillation import KLDirection, distillation_advantages
 from zerogap.algorithms.dpo import DPOTerms, dpo_coefficients
 from zerogap.algorithms.exclusion import Exclusion, exclusion_reason
 from zerogap.algorithms.kl import KLKind, kl_estimate, kl_penalties
+from zerogap.algorithms.ledger import (
+    Attribution,
+    LedgerStatistics,
+    Rungs,
+    SourceStatistics,
+    attribute,
+    choose_records,
+    ledger_statistics,
+)
 from zerogap.algorithms.losses import reduce_loss
 from zerogap.algorithms.mismatch import GapStatistics, gap_statistics
 from zerogap.algorithms.off_policy import off_policy_keep
@@ -44,6 +53,7 @@ from zerogap.algorithms.token_advantages import (
 from zerogap.algorithms.values import value_surrogate
 
 __all__ = [
+    "Attribution",
     "CorrectionStatistics",
     "Corrections",
     "DPOTerms",
@@ -53,10 +63,15 @@ __all__ = [
     "GroupAdvantages",
     "KLDirection",
     "KLKind",
+    "LedgerStatistics",
     "PolicyStatistics",
+    "Rungs",
+    "SourceStatistics",
     "Surrogate",
     "ValueTargets",
     "WeightStatistics",
+    "attribute",
+    "choose_records",
     "cispo_surrogate",
     "clipped_surrogate",
     "correct_mismatch",
@@ -70,6 +85,7 @@ __all__ = [
     "kl_estimate",
     "kl_penalties",
     "leave_one_out_advantages",
+    "ledger_statistics",
     "loss_denominators",
     "normalized_over_tokens",
     "off_policy_keep",

@@ -27,6 +27,17 @@ class GapStatistics:
     k3: float
     """Mean of exp(d) - 1 - d: estimates KL(engine || trainer)."""
 
+    @classmethod
+    def of(cls, difference_U: Float[np.ndarray, "U"]) -> "GapStatistics":
+        """Over U differences, float64, finite, one at least."""
+        return cls(
+            num_tokens=len(difference_U),
+            mean=float(np.abs(difference_U).mean()),
+            max=float(np.abs(difference_U).max()),
+            signed_mean=float(difference_U.mean()),
+            k3=float((np.expm1(difference_U) - difference_U).mean()),
+        )
+
 
 def gap_statistics(
     old_log_probs_T: Float[np.ndarray, "T"],
@@ -40,13 +51,8 @@ def gap_statistics(
         rollout_log_probs_T: the engine's, at sampling time, at the same temperature.
         loss_mask_T: tokens that count; the other slots may hold anything.
     """
-    gap_T = log_ratios(old_log_probs_T, rollout_log_probs_T, loss_mask_T, "old minus rollout")
-    return GapStatistics(
-        num_tokens=len(gap_T),
-        mean=float(np.abs(gap_T).mean()),
-        max=float(np.abs(gap_T).max()),
-        signed_mean=float(gap_T.mean()),
-        k3=float((np.expm1(gap_T) - gap_T).mean()),
+    return GapStatistics.of(
+        log_ratios(old_log_probs_T, rollout_log_probs_T, loss_mask_T, "old minus rollout")
     )
 
 

@@ -9,6 +9,7 @@ from zerogap.data.datasets import PromptSets, build_prompt_sets
 from zerogap.data.encoder import PromptEncoder, check_prompt_lengths
 from zerogap.data.gguf_tokenizer import write_tokenizer_files
 from zerogap.data.items import PromptItem, TaskScore
+from zerogap.data.reencode import Reencoding, reencode
 from zerogap.data.stream import PromptStream
 from zerogap.data.tokenizer import Message, Tokenizer
 
@@ -18,10 +19,12 @@ __all__ = [
     "PromptItem",
     "PromptSets",
     "PromptStream",
+    "Reencoding",
     "TaskScore",
     "Tokenizer",
     "build_prompt_sets",
     "byte_tokenizer",
     "check_prompt_lengths",
+    "reencode",
     "write_tokenizer_files",
 ]

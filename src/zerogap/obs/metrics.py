@@ -14,7 +14,8 @@ from zerogap.errors import NumericsError
 from zerogap.types import Outcome
 
 Reducer = Literal["mean", "max", "min", "sum", "last"]
-GAP_SOURCES = ("tokens", "routing", "sampling", "numbers", "staleness")
+GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
+"""Where a gap comes from, in the order of the ledger's rungs."""
 ALARM_KINDS = ("gap", "entropy", "gradient", "truncation", "signal", "numerics")
 
 
@@ -136,11 +137,17 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("rollout/truncated_fraction", "mean", "share of samples that the token limit ended"),
     ("staleness/mean", "mean", "steps between a sample's oldest weights and the trainer's, over samples"),
     ("staleness/max", "max", "the same, of the stalest sample"),
-    ("gap/total/mean", "mean", "mean |trainer's - engine's log-prob| of a sampled token, before any update"),
-    ("gap/total/max", "max", "largest |trainer's - engine's log-prob| of a sampled token"),
-    ("gap/total/signed_mean", "mean", "mean trainer's - engine's log-prob: a bias that |.| hides"),
-    ("gap/total/k3", "mean", "mean exp(d) - 1 - d: estimates KL(engine || trainer)"),
-    ("gap/num_tokens", "sum", "sampled tokens the gap was measured on"),
+    ("gap/total/mean", "mean", "mean |sum of the open sources| of an audited token: the gap that the loss sees"),
+    ("gap/total/max", "max", "largest |sum of the open sources| of an audited token"),
+    ("gap/total/signed_mean", "mean", "mean sum of the open sources: a bias that |.| hides"),
+    ("gap/total/k3", "mean", "mean exp(d) - 1 - d of the open sum: estimates KL(engine || trainer)"),
+    ("gap/num_tokens", "sum", "audited tokens that were scored on every rung of the ledger"),
+    ("gap/num_records", "sum", "audited records"),
+    ("gap/num_unattributed", "sum", "audited tokens whose weights are gone: in no other gap metric"),
+    ("gap/tokens/differing_share", "mean", "share of audited tokens that decoding and encoding again puts another id in the place of"),
+    ("gap/trained/mean", "mean", "mean |trainer's - engine's log-prob| of all tokens the trainer scored before their update"),
+    ("gap/trained/max", "max", "largest |trainer's - engine's log-prob| of those"),
+    ("gap/trained/num_tokens", "sum", "tokens the trainer scored before their update"),
     ("policy/clip_fraction", "mean", "share of tokens where a clip bound decided the loss"),
     ("policy/ratio/mean", "mean", "exp(current - old log-prob) over tokens of the loss"),
     ("policy/ratio/min", "min", "smallest policy ratio"),

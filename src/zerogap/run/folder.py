@@ -29,6 +29,7 @@ class RunFolder:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.jsonl"
+        self.ledger = path / "ledger.jsonl"
         self.versions = path / "versions.jsonl"
         self.alarms = path / "alarms.jsonl"
         self.checkpoints = path / "checkpoints"

@@ -7,6 +7,7 @@ gradient. It never samples and never scores a reward.
 
 from zerogap.train.metrics import OldLogProbAudit, StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.packing import MicroBatch, pack
+from zerogap.train.scoring import score_samples
 from zerogap.train.teacher import Teacher
 from zerogap.train.trainer import Trainer
 
@@ -19,4 +20,5 @@ __all__ = [
     "TrainProgress",
     "Trainer",
     "pack",
+    "score_samples",
 ]

@@ -27,13 +27,13 @@ from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.objective import micro_batch_loss, samples_with_signal
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.optimizer import Optimizer
-from zerogap.train.packing import MicroBatch, pack
-from zerogap.train.participants import check_ids, take_part
+from zerogap.train.packing import MicroBatch
+from zerogap.train.participants import take_part
 from zerogap.train.plan import UpdatePlan, pack_members, plan_update
 from zerogap.train.schedule import learning_rate_at
+from zerogap.train.scoring import score_samples
 from zerogap.train.step_state import StepState
 from zerogap.train.summary import summarise
-from zerogap.train.token_index import TokenIndex
 from zerogap.types import Sample
 
 _OPTIMIZER = "optimizer."
@@ -145,21 +145,13 @@ class Trainer:
         Returns:
             float32 [T] for each sample, NaN where the policy did not sample. No weight or gradient changes.
         """
-        for sample in samples:
-            check_ids(sample, self._vocab_limit)
-        batches = pack(
+        return score_samples(
+            self._model,
             samples,
-            [sample.weight_version >= 0 for sample in samples],
-            max_rows=self._config.micro_batch_tokens,
+            vocab_limit=self._vocab_limit,
+            micro_batch_tokens=self._config.micro_batch_tokens,
             share_prompts=self._config.share_prompts,
         )
-        index = TokenIndex(samples)
-        log_probs_S = index.new_column()
-        for batch, log_probs_R in scores(
-            self._model, batches, samples, vocab_limit=self._vocab_limit
-        ):
-            log_probs_S[index.slots(batch)] = log_probs_R
-        return index.split(log_probs_S)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything but the weights that the next step depends on, as plain tensors.

@@ -1,0 +1,185 @@
+"""The ledger: one gap as five differences that add up.
+
+Six log-probs of one sampled token, each with one thing changed from the rung before it:
+
+====  =============================================================  ===========================
+rung  log-prob of the token                                          difference to the one before
+====  =============================================================  ===========================
+a0    the engine's, within the set it could draw from                -
+a1    the engine's, over the whole vocabulary                        sampling
+a2    the trainer's, weights that sampled the token, its routes      numbers
+a3    the same with the trainer's own routing                        routing
+a4    the same with the weights that train now                       staleness
+a5    the same on the ids that decoding and encoding again gives     tokens
+====  =============================================================  ===========================
+
+All in float64, nats, at the sample's temperature. *Raw* is what a source would cost if nothing were replayed, *open*
+what the loss sees with the replays that are on. T tokens of a record.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from zerogap.algorithms._shapes import Float
+from zerogap.algorithms.mismatch import GapStatistics
+from zerogap.errors import NumericsError
+from zerogap.obs import GAP_SOURCES
+
+_FLOAT32_EPSILON = 2.0**-23
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rungs:
+    """A record's ladder, float64 [T] each; slots outside ``is_attributed`` may hold anything."""
+
+    a0: np.ndarray
+    a1: np.ndarray
+    a2: np.ndarray
+    a3: np.ndarray
+    a4: np.ndarray
+    a5: np.ndarray
+    is_attributed: np.ndarray
+    """bool [T]: audited tokens whose every rung is known."""
+
+    @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """a0 to a5."""
+        return (self.a0, self.a1, self.a2, self.a3, self.a4, self.a5)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Attribution:
+    """A record's differences, float64 [T], NaN outside ``is_attributed``."""
+
+    differences: Mapping[str, np.ndarray]
+    """Source -> its raw difference."""
+    total: np.ndarray
+    """a5 - a0: the raw total."""
+    is_attributed: np.ndarray
+    """bool [T]."""
+
+    def open(self, source: str, replayed: Collection[str]) -> np.ndarray:
+        """What the loss sees of a source: nothing where it is replayed."""
+        raw = self.differences[source]
+        return np.where(self.is_attributed, 0.0, np.nan) if source in replayed else raw
+
+    def open_total(self, replayed: Collection[str]) -> np.ndarray:
+        """The sum of what the loss sees of each source."""
+        return np.sum([self.open(source, replayed) for source in GAP_SOURCES], axis=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceStatistics:
+    """One source over the attributed tokens."""
+
+    raw: GapStatistics
+    open: GapStatistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerStatistics:
+    """All sources over the same attributed tokens, so that signed means add up."""
+
+    sources: Mapping[str, SourceStatistics]
+    total: SourceStatistics
+    """``open`` is the gap that the loss sees."""
+
+
+def attribute(rungs: Rungs, *, record: str) -> Attribution:
+    """The five differences of a record's tokens.
+
+    Args:
+        rungs: of the record.
+        record: how an error calls it.
+
+    Raises:
+        NumericsError: a rung of an attributed token is NaN or infinite, or the differences do not add up.
+    """
+    is_known_T = rungs.is_attributed
+    for rung, column_T in enumerate(rungs.columns):
+        bad = np.flatnonzero(is_known_T & ~np.isfinite(column_T))
+        if len(bad):
+            msg = f"{record}, position {bad[0]}: rung a{rung} is {column_T[bad[0]]}, and an audited token needs a finite log-prob on every rung; look for the first NaN in the forward pass of that record"
+            raise NumericsError(msg)
+    masked = [np.where(is_known_T, column_T, np.nan) for column_T in rungs.columns]
+    steps = zip(GAP_SOURCES, pairwise(masked), strict=True)
+    differences = {source: after - before for source, (before, after) in steps}
+    check_telescopes(differences, masked[0], masked[-1], record=record)
+    return Attribution(
+        differences=differences, total=masked[-1] - masked[0], is_attributed=is_known_T
+    )
+
+
+def check_telescopes(
+    differences: Mapping[str, Float[np.ndarray, "T"]],
+    first_T: Float[np.ndarray, "T"],
+    last_T: Float[np.ndarray, "T"],
+    *,
+    record: str,
+) -> None:
+    """Refuse differences that do not add up to last - first within one rounding of float32; NaN slots do not count.
+
+    Raises:
+        NumericsError: they do not: a rung was measured on other tokens than the one beside it, which is a defect.
+    """
+    missing_T = (last_T - first_T) - np.sum([differences[s] for s in GAP_SOURCES], axis=0)
+    size_T = np.maximum(1.0, np.maximum(np.abs(first_T), np.abs(last_T)))
+    bad = np.flatnonzero(np.abs(missing_T) > _FLOAT32_EPSILON * size_T)
+    if len(bad):
+        at = int(bad[0])
+        parts = ", ".join(f"{source} {differences[source][at]:.9g}" for source in GAP_SOURCES)
+        msg = f"{record}, position {at}: the sources ({parts}) miss the gap from {first_T[at]:.9g} to {last_T[at]:.9g} by {missing_T[at]:.3g} nats; they must add up by construction, so this is a defect: please report it with this record"
+        raise NumericsError(msg)
+
+
+def ledger_statistics(
+    attributions: Sequence[Attribution], *, replayed: Collection[str] = ("tokens",)
+) -> LedgerStatistics | None:
+    """Statistics of each source over the attributed tokens of all records; None if there is none.
+
+    Args:
+        attributions: of the audited records.
+        replayed: sources that a replay closes for the loss. Ids travel, so ``tokens`` always is one.
+    """
+    if not any(one.is_attributed.any() for one in attributions):
+        return None
+
+    def over(columns: Sequence[np.ndarray]) -> GapStatistics:
+        kept = [c[one.is_attributed] for c, one in zip(columns, attributions, strict=True)]
+        return GapStatistics.of(np.concatenate(kept))
+
+    sources = {
+        source: SourceStatistics(
+            raw=over([one.differences[source] for one in attributions]),
+            open=over([one.open(source, replayed) for one in attributions]),
+        )
+        for source in GAP_SOURCES
+    }
+    total = SourceStatistics(
+        raw=over([one.total for one in attributions]),
+        open=over([one.open_total(replayed) for one in attributions]),
+    )
+    return LedgerStatistics(sources=sources, total=total)
+
+
+def choose_records(
+    num_tokens_B: np.ndarray, *, share: float, min_records: int, seed: Sequence[int]
+) -> list[int]:
+    """Whole records that together hold ``share`` of the tokens, ``min_records`` at least; rising indices.
+
+    Every record is as likely as every other: length does not matter to who is drawn first.
+
+    Args:
+        num_tokens_B: int [B]: tokens of each record that count; those with 0 are never chosen.
+        share: in (0, 1].
+        min_records: or all there are, if fewer.
+        seed: the same seed chooses the same records.
+    """
+    order = np.random.default_rng(list(seed)).permutation(np.flatnonzero(num_tokens_B > 0))
+    reached = np.cumsum(num_tokens_B[order])
+    # A record is needed while those before it hold less than the share.
+    needed = int(np.searchsorted(reached, share * num_tokens_B.sum(), side="left")) + 1
+    return sorted(order[: max(needed, min_records)].tolist())

@@ -1,0 +1,25 @@
+"""The ledger of a run: a share of each step's samples is scored again up a ladder, and the gap gets its five sources.
+
+Comes in: the samples of a step before they train, and the version of the weights that will. Goes out: a
+``LedgerEntry``, which is a line of ``ledger.jsonl`` and the ``gap/*`` metrics. It scores with forward passes of its own,
+so it measures whatever the loss, the corrections or the old log-probs are, and it changes nothing.
+"""
+
+from zerogap.run.ledger.climb import AuditedRecord, climb
+from zerogap.run.ledger.entry import LedgerEntry, WorstToken
+from zerogap.run.ledger.ledger import Ledger
+from zerogap.run.ledger.scorer import ForwardScorer, OldWeights, Routes, Scorer
+from zerogap.run.ledger.trained import trained_gap
+
+__all__ = [
+    "AuditedRecord",
+    "ForwardScorer",
+    "Ledger",
+    "LedgerEntry",
+    "OldWeights",
+    "Routes",
+    "Scorer",
+    "WorstToken",
+    "climb",
+    "trained_gap",
+]

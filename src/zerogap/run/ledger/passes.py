@@ -1,0 +1,59 @@
+"""Forward passes over audited records, none of them twice."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerogap.errors import WeightSyncError
+from zerogap.run.ledger.scorer import Routes, Scorer
+from zerogap.types import Sample
+
+
+class Passes:
+    """Scores of some samples by version and routes; float64 columns [T]."""
+
+    def __init__(self, samples: Sequence[Sample], scorer: Scorer) -> None:
+        self._samples, self._scorer = samples, scorer
+        self._found: dict[tuple[int, int, Routes], np.ndarray] = {}
+
+    def of_version(self, version: int) -> list[np.ndarray]:
+        """Every sample by one version, which must be held, with its own routes.
+
+        Raises:
+            WeightSyncError: it is not.
+        """
+        columns = self._columns(range(len(self._samples)), version, "free")
+        if columns is None:
+            msg = f"the scorer has no weights of version {version}, which is the one that trains now, so no rung can be compared with it; give the ledger the version that the trainer holds"
+            raise WeightSyncError(msg)
+        return columns
+
+    def by_own_version(self, routes: Routes) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Every token by the version that drew it, and bool [T]: where that version is still held."""
+        columns = [np.full(len(sample), np.nan) for sample in self._samples]
+        is_held = [np.zeros(len(sample), bool) for sample in self._samples]
+        for version in _versions(self._samples):
+            drawn = [sample.weight_version == version for sample in self._samples]
+            at = [i for i, here in enumerate(drawn) if here.any()]
+            for i, column in zip(at, self._columns(at, version, routes) or (), strict=False):
+                columns[i][drawn[i]] = column[drawn[i]]
+                is_held[i] |= drawn[i]
+        return columns, is_held
+
+    def _columns(self, at: Sequence[int], version: int, routes: Routes) -> list[np.ndarray] | None:
+        """Scores of the samples at these places; None if the version is gone."""
+        routes = routes if self._scorer.has_routes else "replayed"
+        missing = [i for i in at if (i, version, routes) not in self._found]
+        if missing:
+            samples = [self._samples[i] for i in missing]
+            scored = self._scorer.score(samples, version=version, routes=routes)
+            if scored is None:
+                return None
+            for i, column in zip(missing, scored, strict=True):
+                self._found[i, version, routes] = column.astype(np.float64)
+        return [self._found[i, version, routes] for i in at]
+
+
+def _versions(samples: Sequence[Sample]) -> list[int]:
+    drawn = np.concatenate([sample.weight_version for sample in samples])
+    return np.unique(drawn[drawn >= 0]).tolist()

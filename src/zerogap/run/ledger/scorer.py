@@ -1,0 +1,98 @@
+"""Who scores the rungs: the trainer's forward pass with the weights of any version that is still held."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from zerogap.models import CausalLM
+from zerogap.train import score_samples
+from zerogap.types import Sample
+
+Routes = Literal["replayed", "free"]
+"""Experts as the sampling pass chose them, or as the trainer's own router does."""
+
+
+class Scorer(Protocol):
+    """The trainer's log-probs of recorded tokens."""
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether replayed and free routes can differ. If not, the ledger asks for replayed ones only."""
+        ...
+
+    def score(
+        self, samples: Sequence[Sample], *, version: int, routes: Routes
+    ) -> list[np.ndarray] | None:
+        """float32 [T] for each sample, at its temperature, NaN where it was not sampled; None if the version is gone."""
+        ...
+
+
+class OldWeights(Protocol):
+    """Weights that the trainer has left behind (``weights.WeightHistory``)."""
+
+    @property
+    def versions(self) -> Sequence[int]:
+        """What is held."""
+        ...
+
+    def load_into(self, version: int, model: CausalLM) -> None:
+        """Fill a model with a held version, in place."""
+        ...
+
+
+class ForwardScorer:
+    """Scores a dense model: present weights where they are, older ones in a copy that is made when first needed."""
+
+    has_routes = False
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        live_version: Callable[[], int],
+        vocab_limit: int,
+        micro_batch_tokens: int,
+        history: OldWeights | None = None,
+    ) -> None:
+        """A scorer that reads ``model`` as it is at each call.
+
+        Args:
+            model: the trainer's.
+            live_version: of its weights now.
+            vocab_limit: ids at or past it do not exist.
+            micro_batch_tokens: most token rows of one forward pass.
+            history: older versions of the trainer's weights; without one, tokens of older versions are unattributed.
+        """
+        self._model, self._live_version = model, live_version
+        self._vocab_limit, self._micro_batch_tokens = vocab_limit, micro_batch_tokens
+        self._history = history
+        self._old_model: CausalLM | None = None
+        self._old_version: int | None = None
+
+    def score(
+        self, samples: Sequence[Sample], *, version: int, routes: Routes
+    ) -> list[np.ndarray] | None:
+        """As ``Scorer.score``; a dense model has no routes."""
+        model = self._model_of(version)
+        if model is None:
+            return None
+        return score_samples(
+            model,
+            samples,
+            vocab_limit=self._vocab_limit,
+            micro_batch_tokens=self._micro_batch_tokens,
+        )
+
+    def _model_of(self, version: int) -> CausalLM | None:
+        if version == self._live_version():
+            return self._model
+        if self._history is None or version not in self._history.versions:
+            return None
+        if self._old_model is None:
+            self._old_model = copy.deepcopy(self._model)
+        if self._old_version != version:
+            self._history.load_into(version, self._old_model)
+            self._old_version = version
+        return self._old_model

@@ -1,0 +1,50 @@
+"""Log-probs of whole samples by a model, without gradient: the trainer's forward pass for whoever only measures."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerogap.models import CausalLM
+from zerogap.train.forward import scores
+from zerogap.train.packing import pack
+from zerogap.train.participants import check_ids
+from zerogap.train.token_index import TokenIndex
+from zerogap.types import Sample
+
+
+def score_samples(
+    model: CausalLM,
+    samples: Sequence[Sample],
+    *,
+    vocab_limit: int,
+    micro_batch_tokens: int,
+    share_prompts: bool = True,
+) -> list[np.ndarray]:
+    """Log-probs of every token that was sampled, whatever its outcome, at the sample's temperature.
+
+    Args:
+        model: no weight or gradient of it changes.
+        samples: any.
+        vocab_limit: ids at or past it do not exist.
+        micro_batch_tokens: most token rows of one forward pass.
+        share_prompts: compute what samples of a group have in common once.
+
+    Returns:
+        float32 [T] for each sample, NaN where the policy did not sample.
+
+    Raises:
+        DataError: an id outside the vocabulary.
+    """
+    for sample in samples:
+        check_ids(sample, vocab_limit)
+    batches = pack(
+        samples,
+        [sample.weight_version >= 0 for sample in samples],
+        max_rows=micro_batch_tokens,
+        share_prompts=share_prompts,
+    )
+    index = TokenIndex(samples)
+    log_probs_S = index.new_column()
+    for batch, log_probs_R in scores(model, batches, samples, vocab_limit=vocab_limit):
+        log_probs_S[index.slots(batch)] = log_probs_R
+    return index.split(log_probs_S)

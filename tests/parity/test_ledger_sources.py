@@ -1,0 +1,238 @@
+"""Each source of a gap is planted on purpose: it rises on its own rung, and the other four stay at exactly zero."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers.chat_tokenizers import merging_tokenizer
+from helpers.kernel_paths import running_on
+from helpers.ledgers import RoutedScorer, drawn, entry_of, scorer_of
+from helpers.planted_fault import planted_fault
+from helpers.tiny_engine import log_softmax, logits_of, request, tiny_engine
+from helpers.tiny_models import randomize, tiny_model
+from helpers.tolerance import EXACT, FLOAT64_REFERENCE
+
+from zerogap.data import reencode
+from zerogap.obs import GAP_SOURCES
+from zerogap.run.ledger import LedgerEntry
+from zerogap.types import Sample
+
+
+def raw_max(entry: LedgerEntry) -> dict[str, float]:
+    return {source: entry.statistics.sources[source].raw.max for source in GAP_SOURCES}
+
+
+def check_only(entry: LedgerEntry, source: str | None, *, at_least: float = 1e-3) -> None:
+    """``source`` has a raw mean of ``at_least`` nats a token, and every other source is exactly 0."""
+    found = raw_max(entry)
+    others = [name for name in GAP_SOURCES if name != source]
+    EXACT.check({name: found[name] for name in others}, dict.fromkeys(others, 0.0))
+    if source is not None:
+        assert entry.statistics.sources[source].raw.mean >= at_least, found
+
+
+class OtherKernels:
+    """The trainer's forward pass in torch: the same products, added in another order."""
+
+    has_routes = False
+
+    def __init__(self, model) -> None:
+        self._scorer = scorer_of(model)
+
+    def score(self, samples, *, version, routes):
+        with running_on("torch"):
+            return self._scorer.score(samples, version=version, routes=routes)
+
+
+class HeldVersions:
+    """Copies of a model at some versions."""
+
+    def __init__(self, **models) -> None:
+        self._weights = {int(k.removeprefix("v")): copy.deepcopy(m) for k, m in models.items()}
+
+    @property
+    def versions(self):
+        return tuple(self._weights)
+
+    def load_into(self, version, model) -> None:
+        model.load_state_dict(self._weights[version].state_dict())
+
+
+@torch.no_grad()
+def trained(model):
+    """The model some steps later, in a copy."""
+    later = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in later.parameters():
+        parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    return later
+
+
+def test_exact_mode_is_zero_on_every_rung():
+    model = tiny_model("qwen3")
+    samples = drawn(tiny_engine(model), temperature=0.7)
+    entry = entry_of(scorer_of(model), samples)
+    check_only(entry, None)
+    assert entry.statistics.total.open.max == 0.0
+    assert (entry.num_tokens, entry.num_unattributed, entry.differing_share) == (240, 0, 0.0)
+    assert entry.worst == ()
+    with planted_fault("one weight moved by one part in a million"), torch.no_grad():
+        model.norm.weight[3] *= 1 + 1e-6
+        check_only(entry_of(scorer_of(model), samples), None)
+
+
+FILTERS = ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"top_p": 0.8, "top_k": 20, "min_p": 0.02})
+
+
+@pytest.mark.parametrize("params", FILTERS, ids=str)
+def test_a_set_that_the_loss_does_not_know_is_sampling(params):
+    model = tiny_model("qwen3")
+    samples = drawn(tiny_engine(model), **params)
+    entry = entry_of(scorer_of(model), samples)
+    check_only(entry, "sampling", at_least=0.01)
+    assert entry.statistics.total.open == entry.statistics.sources["sampling"].open
+    assert {token.source for token in entry.worst} == {"sampling"}
+
+
+@pytest.mark.parametrize("params", FILTERS, ids=str)
+def test_sampling_is_the_log_mass_of_the_set_that_survived(params):
+    """Of fixed logits and an unchanged policy: what a ratio against the renormalised log-prob is biased by."""
+    model = tiny_model("qwen3")
+    samples = drawn(tiny_engine(model), **params)
+    mass = [log_mass(model, sample, **params) for sample in samples]
+    found = entry_of(scorer_of(model), samples).statistics.sources["sampling"].raw
+    expected = np.concatenate(mass)
+    FLOAT64_REFERENCE.check(found.signed_mean, expected.mean())
+    FLOAT64_REFERENCE.check(found.max, np.abs(expected).max())
+    with planted_fault("one token's set unknown"):
+        forgotten = [
+            replace(samples[0], kept_log_mass=np.zeros(len(samples[0]))),
+            *samples[1:],
+        ]
+        blind = entry_of(scorer_of(model), forgotten).statistics.sources["sampling"].raw
+        FLOAT64_REFERENCE.check(blind.signed_mean, expected.mean())
+
+
+def log_mass(model, sample, *, top_p=1.0, top_k=-1, min_p=0.0) -> np.ndarray:
+    """float64 [C]: log mass of the set that filters keep of the model's own logits, one row after another."""
+    at = sample.num_prompt_tokens
+    found = []
+    for row in logits_of(model, sample.token_ids[:at], sample.token_ids[at:]):
+        chances = np.sort(np.exp(log_softmax(row)))[::-1]
+        kept = chances[: top_k if top_k > 0 else None]
+        kept = kept[kept >= min_p * chances[0]] if min_p else kept
+        # The fewest of the likeliest that hold top_p of what the other filters left.
+        enough = np.cumsum(kept) - kept < top_p * kept.sum()
+        found.append(np.log(kept[enough].sum()))
+    return np.array(found)
+
+
+def test_another_order_of_additions_is_numbers():
+    model = tiny_model("qwen3")
+    samples = drawn(tiny_engine(model))
+    check_only(entry_of(OtherKernels(model), samples), "numbers", at_least=1e-9)
+
+
+def test_an_engine_of_less_precision_is_numbers():
+    model = tiny_model("qwen3")
+    samples = drawn(tiny_engine(rounded_to_bf16(model)))
+    check_only(entry_of(scorer_of(model), samples), "numbers")
+
+
+@torch.no_grad()
+def rounded_to_bf16(model):
+    copied = copy.deepcopy(model)
+    for parameter in copied.parameters():
+        parameter.copy_(parameter.bfloat16())
+    return copied
+
+
+def test_old_weights_are_staleness():
+    old = tiny_model("qwen3")
+    samples = drawn(tiny_engine(old, weight_version=4))
+    scorer = scorer_of(trained(old), version=7, history=HeldVersions(v4=old))
+    check_only(entry_of(scorer, samples, version=7), "staleness", at_least=0.01)
+
+
+def test_old_weights_that_nobody_kept_are_counted_and_not_guessed():
+    old = tiny_model("qwen3")
+    samples = drawn(tiny_engine(old, weight_version=4))
+    entry = entry_of(scorer_of(trained(old), version=7), samples, version=7)
+    assert entry.statistics is None
+    assert (entry.num_tokens, entry.num_unattributed) == (0, 240)
+    assert entry.metrics() == {
+        "gap/num_records": 12.0,
+        "gap/num_tokens": 0.0,
+        "gap/num_unattributed": 240.0,
+    }
+
+
+def test_each_token_is_scored_by_the_weights_that_drew_it():
+    old, new = tiny_model("qwen3"), trained(tiny_model("qwen3"))
+    before, after = drawn(tiny_engine(old, weight_version=1)), scorer_of(new, version=2)
+    rescored = after.score(before, version=2, routes="replayed")
+    mixed = [
+        replace(
+            sample,
+            weight_version=np.where(late := late_half(sample), 2, sample.weight_version),
+            rollout_log_probs=np.where(late, ours, sample.rollout_log_probs),
+        )
+        for sample, ours in zip(before, rescored, strict=True)
+    ]
+    scorer = scorer_of(new, version=2, history=HeldVersions(v1=old))
+    entry = entry_of(scorer, mixed, version=2)
+    check_only(entry, "staleness", at_least=0.01)
+    half = entry_of(after, mixed, version=2)
+    assert (half.num_tokens, half.num_unattributed) == (120, 120)
+    check_only(half, None)
+
+
+def late_half(sample):
+    at = np.arange(len(sample))
+    return (sample.weight_version >= 0) & (at >= len(sample) - 10)
+
+
+def test_a_tokenizer_that_merges_what_was_sampled_apart_is_tokens():
+    tokenizer = merging_tokenizer()
+    model = tiny_model("qwen3", vocab_size=tokenizer.vocab_size)
+    samples = drawn_pieces(model)
+    entry = entry_of(scorer_of(model), samples, reencode=lambda ids: reencode(ids, tokenizer))
+    check_only(entry, "tokens", at_least=0.01)
+    assert 0.1 < entry.differing_share < 0.9
+    assert entry.statistics.total.open.max == 0.0
+    assert entry.statistics.total.raw.mean > 0.01
+
+
+def drawn_pieces(model):
+    """Completions of eight pieces that merge into each other."""
+    outputs = tiny_engine(model).generate([
+        request((seed, 4, 7, 2), n=4, sampling_seed=seed) for seed in range(3)
+    ])  # fmt: skip
+    return [Sample.from_output(o, group_id=o.rid, temperature=1.0).scored(0.0) for o in outputs]
+
+
+def test_a_perturbed_router_is_routing():
+    samples = drawn(tiny_engine(tiny_model("qwen3")))
+    experts = tuple(scorer_of(tiny_model("qwen3", seed=seed)) for seed in range(2))
+    recorded, perturbed = np.array([1.0, 0.3]), np.array([1.0, 0.5])
+    scorer = RoutedScorer(experts, recorded, perturbed)
+    entry = entry_of(scorer, scorer.drawn(samples))
+    check_only(entry, "routing", at_least=0.01)
+    same = RoutedScorer(experts, recorded, recorded)
+    check_only(entry_of(same, same.drawn(samples)), None)
+
+
+def test_sources_that_act_together_keep_their_own_rungs():
+    """Truncation, an engine in bf16 and old weights at once: each is what it is alone, and all add up."""
+    old = tiny_model("qwen3")
+    randomize(old, seed=5)
+    samples = drawn(tiny_engine(rounded_to_bf16(old), weight_version=4), top_p=0.9)
+    scorer = scorer_of(trained(old), version=7, history=HeldVersions(v4=old))
+    entry = entry_of(scorer, samples, version=7)
+    sources = entry.statistics.sources
+    assert sources["staleness"].raw.mean > sources["sampling"].raw.mean > sources["numbers"].raw.mean > 1e-3  # fmt: skip
+    assert sources["routing"].raw.max == sources["tokens"].raw.max == 0.0
+    parts = sum(sources[source].raw.signed_mean for source in GAP_SOURCES)
+    FLOAT64_REFERENCE.check(parts, entry.statistics.total.raw.signed_mean)

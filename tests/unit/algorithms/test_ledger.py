@@ -1,0 +1,167 @@
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers.planted_fault import assert_notices
+from helpers.tolerance import FLOAT64_SAME_OP
+
+from zerogap.algorithms import Attribution, Rungs, attribute, choose_records, ledger_statistics
+from zerogap.algorithms.ledger import check_telescopes
+from zerogap.errors import NumericsError
+from zerogap.obs import GAP_SOURCES
+
+
+def random_rungs(length: int = 40, *, seed: int = 0, spread: float = 0.1) -> Rungs:
+    rng = np.random.default_rng(seed)
+    first = -rng.exponential(size=length)
+    moves = rng.normal(scale=spread, size=(6, length)).cumsum(0)
+    columns = dict(zip(("a0", "a1", "a2", "a3", "a4", "a5"), first + moves, strict=True))
+    is_attributed = rng.random(length) < 0.7
+    for column in columns.values():
+        column[~is_attributed] = rng.choice([np.nan, np.inf, 3.0])
+    return Rungs(**columns, is_attributed=is_attributed)
+
+
+def flat(statistics) -> dict:
+    views = {"total": statistics.total, **statistics.sources}
+    return {name: {"raw": vars(one.raw), "open": vars(one.open)} for name, one in views.items()}
+
+
+def loop(rungs: list[Rungs], replayed: set[str]) -> dict:
+    """Every statistic of every view, token by token."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for one in rungs:
+        for at in np.flatnonzero(one.is_attributed):
+            heights = [float(column[at]) for column in one.columns]
+            steps = [b - a for a, b in pairwise(heights)]
+            seen = [0.0 if s in replayed else d for s, d in zip(GAP_SOURCES, steps, strict=True)]
+            for source, raw, shown in zip(GAP_SOURCES, steps, seen, strict=True):
+                found.setdefault((source, "raw"), []).append(raw)
+                found.setdefault((source, "open"), []).append(shown)
+            found.setdefault(("total", "raw"), []).append(heights[-1] - heights[0])
+            found.setdefault(("total", "open"), []).append(sum(seen))
+    return {
+        name: {
+            view: {
+                "num_tokens": len(gaps := found[name, view]),
+                "mean": sum(map(abs, gaps)) / len(gaps),
+                "max": max(map(abs, gaps)),
+                "signed_mean": sum(gaps) / len(gaps),
+                "k3": sum(math.exp(d) - 1 - d for d in gaps) / len(gaps),
+            }
+            for view in ("raw", "open")
+        }
+        for name in ("total", *GAP_SOURCES)
+    }
+
+
+@pytest.mark.parametrize("replayed", [{"tokens"}, {"tokens", "routing"}, set()])
+def test_statistics_are_those_of_a_loop_over_tokens(replayed):
+    rungs = [random_rungs(seed=seed) for seed in range(3)]
+    found = flat(ledger_statistics([attribute(r, record="r") for r in rungs], replayed=replayed))
+    FLOAT64_SAME_OP.check(found, loop(rungs, replayed))
+    nudged = [random_rungs(seed=seed) for seed in range(3)]
+    nudged[1].a3[np.flatnonzero(nudged[1].is_attributed)[0]] += 1e-6
+    assert_notices(
+        "one rung moved by 1e-6", lambda: FLOAT64_SAME_OP.check(found, loop(nudged, replayed))
+    )
+
+
+def test_signed_means_add_up_to_the_raw_total():
+    statistics = ledger_statistics([attribute(random_rungs(), record="r")])
+    parts = sum(statistics.sources[source].raw.signed_mean for source in GAP_SOURCES)
+    assert parts == pytest.approx(statistics.total.raw.signed_mean, abs=1e-12)
+
+
+def test_ids_travel_so_tokens_are_never_open():
+    statistics = ledger_statistics([attribute(random_rungs(), record="r")])
+    assert statistics.sources["tokens"].raw.mean > 0
+    assert statistics.sources["tokens"].open.max == 0.0
+
+
+def test_equal_rungs_are_exactly_zero():
+    column = np.array([-1.25, -0.1, -7.0])
+    ladder = Rungs(
+        a0=column,
+        a1=column,
+        a2=column,
+        a3=column,
+        a4=column,
+        a5=column,
+        is_attributed=np.ones(3, bool),
+    )
+    views = flat(ledger_statistics([attribute(ladder, record="r")]))
+    assert {number["max"] for views in views.values() for number in views.values()} == {0.0}
+
+
+def test_one_ulp_of_float32_is_not_zero():
+    engine = np.full(1, -1.25, np.float32)
+    column, moved = engine.astype(float), np.nextafter(engine, np.float32(0)).astype(float)
+    ladder = Rungs(
+        a0=column,
+        a1=column,
+        a2=moved,
+        a3=moved,
+        a4=moved,
+        a5=moved,
+        is_attributed=np.ones(1, bool),
+    )
+    assert ledger_statistics([attribute(ladder, record="r")]).sources["numbers"].open.max > 0
+
+
+def test_differences_that_miss_the_whole_are_a_defect():
+    found = attribute(random_rungs(seed=4), record="r")
+    rungs = random_rungs(seed=4)
+    check_telescopes(found.differences, rungs.a0, rungs.a5, record="r")
+    at = int(np.flatnonzero(rungs.is_attributed)[2])
+    found.differences["staleness"][at] += 1e-5
+    with pytest.raises(NumericsError, match=rf"g0/3, position {at}: .*staleness"):
+        check_telescopes(found.differences, rungs.a0, rungs.a5, record="g0/3")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_rung_that_is_not_finite_names_record_and_rung(bad):
+    rungs = random_rungs()
+    at = int(np.flatnonzero(rungs.is_attributed)[0])
+    rungs.a3[at] = bad
+    with pytest.raises(NumericsError, match=rf"rollout g/1, position {at}: rung a3"):
+        attribute(rungs, record="rollout g/1")
+
+
+def test_without_attributed_tokens_there_are_no_statistics():
+    nothing = Attribution(
+        differences={source: np.full(2, np.nan) for source in GAP_SOURCES},
+        total=np.full(2, np.nan),
+        is_attributed=np.zeros(2, bool),
+    )
+    assert ledger_statistics([nothing]) is None
+    assert ledger_statistics([]) is None
+
+
+def test_records_are_chosen_until_they_hold_the_share():
+    counts = np.array([10, 0, 30, 20, 0, 40])
+    for seed in range(20):
+        chosen = choose_records(counts, share=0.5, min_records=1, seed=(seed,))
+        assert chosen == sorted(set(chosen))
+        assert counts[chosen].min() > 0
+        assert counts[chosen].sum() >= 50
+        assert counts[chosen].sum() - min(counts[chosen]) < 100
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.0, 4), (1e-6, 2)])
+def test_all_are_chosen_or_the_least_number(share, expected):
+    counts = np.array([10, 0, 30, 20, 0, 40])
+    assert len(choose_records(counts, share=share, min_records=2, seed=(1,))) == expected
+
+
+def test_the_seed_decides_who_is_chosen():
+    counts = np.full(50, 7)
+    first, again, other = (
+        choose_records(counts, share=0.1, min_records=4, seed=(3, step)) for step in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_nothing_to_choose_from():
+    assert choose_records(np.zeros(3, np.int64), share=0.5, min_records=4, seed=(0,)) == []
