@@ -2,7 +2,7 @@
 
     A_i = r_i - mean(r)                        Dr. GRPO, https://arxiv.org/abs/2503.20783, eq. 3
     A_i = (r_i - mean(r)) / max(std(r), floor)  GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2
-    A_i = r_i - mean of the others' r           RLOO, https://arxiv.org/abs/2402.14740, eq. 7
+    A_i = r_i - mean of the others' r           RLOO, https://arxiv.org/abs/2402.14740
 
 Mean and standard deviation are over the valid members of one group and nothing else. The standard
 deviation has denominator (members - 1), as in TRL and verl; the paper leaves it open.

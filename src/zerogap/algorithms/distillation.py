@@ -3,7 +3,7 @@
     sampled    A = log teacher - log policy of the drawn token, into ``reinforce_surrogate``
     top k      KL over the teacher's k likeliest ids and one more bucket with the rest of the mass, with gradient
 
-On-policy distillation: https://arxiv.org/abs/2306.13649, eq. 4; reverse KL: MiniLLM, https://arxiv.org/abs/2306.08543, eq. 1.
+On-policy distillation: https://arxiv.org/abs/2306.13649; the reverse KL: MiniLLM, https://arxiv.org/abs/2306.08543.
 Merging ids into a bucket can only lower a KL, so the top-k value is a lower bound that is exact for k = vocabulary.
 S all tokens; R tokens of a micro-batch; K ids a token.
 """

@@ -3,7 +3,7 @@
     h = (log pi - log ref)(chosen) - (log pi - log ref)(rejected)          sums over trainable tokens
     loss of a pair = -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h)
 
-(https://arxiv.org/abs/2305.18290, eq. 7; label smoothing e: https://ericmitchell.ai/cdpo.pdf, eq. 3). The loss depends on
+(https://arxiv.org/abs/2305.18290, eq. 7; label smoothing e: https://ericmitchell.ai/cdpo.pdf). The loss depends on
 token log-probs only through two sums, so its gradient is the sum over tokens of coefficient * gradient of log_prob, where
 
     coefficient = beta * d loss / d (beta h), with + for the chosen and - for the rejected record

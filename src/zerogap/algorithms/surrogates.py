@@ -5,7 +5,7 @@ r = exp(log_probs - old_log_probs) is a token's policy ratio, A its advantage; l
     clipped     -min(r A, clip(r, 1 - low, 1 + high) A)                PPO, GRPO, DAPO, REINFORCE++
     gspo        the same with one ratio a record, exp(mean log r)      GSPO
     cispo       -detach(clip(r, low, high)) A log_prob                 CISPO
-    reinforce   -r A                                                   RLOO; several updates stay unbiased
+    reinforce   -r A                                                   RLOO, distillation
     weighted    coefficient * log_prob                                 SFT (-1), DPO, plain REINFORCE (-A)
 
 Whatever is decided over a whole batch or record (advantages, coefficients, old log-probs) comes in as a column, so
@@ -139,10 +139,10 @@ def reinforce_surrogate(
     *,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Surrogate:
-    """-r A, without bounds (RLOO, https://arxiv.org/abs/2402.14740, eq. 7, over several updates).
+    """-r A, without bounds (RLOO, https://arxiv.org/abs/2402.14740, with its advantages over several updates).
 
-    In the first update r is 1 and the gradient is that of -A log_prob. In later ones the samples are the old
-    policy's, and r is what keeps a token's gradient unbiased; its variance has no bound, so few updates a step.
+    In the first update r is 1 and the gradient is that of -A log_prob. In later ones the samples are the old policy's;
+    r corrects for a token's probability, not for that of what precedes it, and has no bound: few updates a step.
     """
     log_ratio_T, _ = _log_ratios(log_probs_T, old_log_probs_T, loss_mask_T, name_token)
     advantages_T = require_finite(advantages_T.detach(), loss_mask_T, "advantage", name_token)

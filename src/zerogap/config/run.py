@@ -111,6 +111,8 @@ class RunConfig(Section):
             yield f'engine.backend = {engine.backend!r}: another program adds in another order, so numerics = "exact" cannot hold; set numerics = "fast"'
         if is_exact and engine.dtype not in (None, self.model.dtype):
             yield f'engine.dtype = {engine.dtype!r}: the trainer computes in model.dtype = {self.model.dtype!r}, so numerics = "exact" cannot hold; set numerics = "fast", or one precision'
+        if self.train.old_log_probs == "rollout" and self.corrections.needs_old_log_probs:
+            yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare old_log_probs with those of the engine, which are the same then; remove one of the two (corrections.off_policy_kl may stay)'
         if not self.loss.trains_on_completions:
             kind = f"loss.kind = {self.loss.kind!r} trains on the data set's answers"
             if self.corrections != CorrectionsConfig():

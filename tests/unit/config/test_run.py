@@ -49,6 +49,10 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         ({"engine": {"dtype": "bf16"}}, "engine.dtype = 'bf16'.*numerics = \"fast\""),
         ({"engine": {"backend": "transformers"}}, 'engine.backend.*numerics = "fast"'),
         ({"loss": {"kind": "sft"}, "corrections": {"veto": 1e-4}}, "nothing to correct"),
+        (
+            {"train": {"old_log_probs": "rollout"}, "corrections": {"weight": {}}},
+            'old_log_probs = "rollout": corrections.weight',
+        ),
         ({"loss": {"kind": "dpo"}, "rollout": {"lag": 1}}, "rollout.lag = 1"),
         ({"loss": {"kind": "dapo", "overlong": {"buffer_tokens": 999}}}, "buffer_tokens = 999"),
         ({"corrections": {"weight": {"kind": "clip"}}}, "kind = 'clip', low = 0.0"),
