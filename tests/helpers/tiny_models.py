@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from zerogap.models import CausalLM, ModelConfig, RopeScaling
+from zerogap.models import CausalLM, ModelConfig, Precision, RopeScaling
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -51,11 +51,13 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
             parameter.add_(1.0)
 
 
-def tiny_model(family: str = "llama", *, seed: int = 0, **changes) -> CausalLM:
-    """Our model with random weights; the same arguments give the same weights."""
-    model = CausalLM(tiny_config(family, **changes))
+def tiny_model(
+    family: str = "llama", *, seed: int = 0, precision: Precision = "fp32", **changes
+) -> CausalLM:
+    """Our model with random weights; the same arguments give the same weights, in bf16 rounded ones."""
+    model = CausalLM(tiny_config(family, **changes), precision=precision)
     randomize(model, seed)
-    return model
+    return model.round_weights_()
 
 
 def transformers_model(config: ModelConfig, *, seed: int = 0) -> torch.nn.Module:

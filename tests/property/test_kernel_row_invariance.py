@@ -27,6 +27,7 @@ from zerogap.kernels import (
     qkv_rope,
     rms_norm,
     rope_tables,
+    round_bf16,
     sample_tokens,
     swiglu,
     swiglu_linear,
@@ -89,6 +90,19 @@ def _kernels():
         "qkv_rope": RowKernel(lambda *x: qkv_rope(*x, None, None, **heads), [qkv, cos, sin]),
         "qkv_rope with norms": RowKernel(
             lambda *x: qkv_rope(*x, q_norm, k_norm, **heads), [qkv, cos, sin]
+        ),
+        "round_bf16": RowKernel(round_bf16, [x]),
+        "linear in bf16": RowKernel(
+            lambda x: linear(x, weight, bias, residual_TO=x[:, :OUT], is_bf16=True), [x]
+        ),
+        "norm_linear in bf16": RowKernel(
+            lambda x: norm_linear(x, norm, weight, bias, eps=1e-5, is_bf16=True), [x]
+        ),
+        "swiglu_linear in bf16": RowKernel(
+            lambda x: swiglu_linear(x, weight, is_bf16=True), [gate_up]
+        ),
+        "qkv_rope in bf16": RowKernel(
+            lambda *x: qkv_rope(*x, q_norm, k_norm, **heads, is_bf16=True), [qkv, cos, sin]
         ),
         "log_probs": RowKernel(
             lambda x, y, t: log_probs(x, head, y, t, vocab_limit=vocab), [x, target, temperature]

@@ -21,7 +21,9 @@ from zerogap.kernels.probe import (
     kernel_report,
     probe_row_invariance,
 )
+from zerogap.kernels.products import Products, chosen_products, products
 from zerogap.kernels.program import Arena, NotRecordable, Program, record
+from zerogap.kernels.rounding import round_bf16, round_bf16_
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
 from zerogap.kernels.sampling import LogitsBuffer, sample_tokens
 from zerogap.kernels.sampling_rows import SamplingRows
@@ -35,10 +37,12 @@ __all__ = [
     "LogitsBuffer",
     "NotRecordable",
     "PackedLayout",
+    "Products",
     "Program",
     "RowProbe",
     "SamplingRows",
     "build_packed_layout",
+    "chosen_products",
     "embedding",
     "ensure_row_invariance",
     "gradients_in_place",
@@ -52,10 +56,13 @@ __all__ = [
     "position_uniform",
     "probe_row_invariance",
     "product_choice",
+    "products",
     "qkv_rope",
     "record",
     "rms_norm",
     "rope_tables",
+    "round_bf16",
+    "round_bf16_",
     "sample_tokens",
     "swiglu",
     "swiglu_linear",

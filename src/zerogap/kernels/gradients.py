@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from zerogap.errors import KernelError
 from zerogap.kernels.native import native
+from zerogap.kernels.products import multiplies_own
 
 _in_place: ContextVar[bool] = ContextVar("gradients_in_place", default=False)
 
@@ -62,7 +63,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def input_gradient(grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None) -> Tensor:
     """``grad @ weight``: [T, O], [O, I] -> [T, I]; added to ``into_TI`` if given."""
-    if native.multiplies(grad_TO):
+    if multiplies_own(grad_TO):
         out_TI = grad_TO.new_empty(len(grad_TO), weight_OI.shape[1]) if into_TI is None else into_TI
         native.gemm_nn(
             grad_TO.contiguous(), weight_OI.contiguous(), out_TI, accumulate=into_TI is not None
@@ -80,7 +81,7 @@ def weight_gradient(weight_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> Tensor 
 
 def add_weight_gradient_(buffer_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> None:
     """``buffer += grad.T @ x``."""
-    if native.multiplies(grad_TO) and buffer_OI.is_contiguous():
+    if multiplies_own(grad_TO) and buffer_OI.is_contiguous():
         native.gemm_tn(grad_TO.contiguous(), x_TI.contiguous(), buffer_OI, accumulate=True)
     else:
         buffer_OI.add_(torch.mm(grad_TO.t(), x_TI))

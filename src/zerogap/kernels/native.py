@@ -26,20 +26,21 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 _SIGNATURES = {
     "zg_has_gemm": "",
     "zg_panel_columns": "",
-    "zg_gemm_nt": "pppppiiipii",
+    "zg_gemm_nt": "pppppiiiipii",
     "zg_gemm_nn": "pppiiii",
     "zg_gemm_tn": "ppppiiii",
-    "zg_norm_gemm_nt": "pppppiiifpii",
+    "zg_norm_gemm_nt": "pppppiiifipii",
     "zg_head_nt": "pppiiii",
-    "zg_swiglu_gemm_nt": "ppppiiipii",
+    "zg_swiglu_gemm_nt": "ppppiiiipii",
     "zg_embedding": "pppiii",
     "zg_embedding_backward": "pppii",
-    "zg_rms_norm": "ppppiif",
+    "zg_round_bf16": "ppi",
+    "zg_rms_norm": "ppppiifi",
     "zg_rms_norm_backward": "ppppppiii",
-    "zg_swiglu": "ppii",
+    "zg_swiglu": "ppiii",
     "zg_swiglu_backward": "pppii",
     "zg_rope_tables": "ppppii",
-    "zg_qkv_rope": "ppppppppiiiif",
+    "zg_qkv_rope": "ppppppppiiiifi",
     "zg_qkv_rope_backward": "ppppppppppiiiiif",
     "zg_write_kv": "ppppippii",
     "zg_attention_plan": "piippiiiiiipi",
@@ -183,13 +184,17 @@ class NativeKernels:
         return self.handles(tensor) and self.has_gemm
 
     def gemm_nt(
-        self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None
-    ) -> None:
-        """[M, K] x [N, K] transposed, plus the bias [N], plus the residual [M, N], into ``out`` [M, N]."""
+        self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
+        *, is_bf16: bool = False,
+    ) -> None:  # fmt: skip
+        """[M, K] x [N, K] transposed, plus the bias [N], plus the residual [M, N], into ``out`` [M, N].
+
+        Here and below, ``is_bf16`` rounds what is returned (and what is computed on the way to a product) to bf16.
+        """
         (num_rows, width), num_out = x.shape, len(weight)
         self._call("zg_gemm_nt", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
                    _pointer(bias, num_out), _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out),
-                   num_rows, num_out, width, *_NOTHING_NEXT)  # fmt: skip
+                   num_rows, num_out, width, is_bf16, *_NOTHING_NEXT)  # fmt: skip
 
     def head_nt(self, hidden: Tensor, weight: Tensor, logits: Tensor) -> None:
         """[M, K] x [N, K] transposed into the chunks of ``logits`` [chunks, M, VOCAB_CHUNK], the last one packed."""
@@ -199,23 +204,25 @@ class NativeKernels:
                    _pointer(logits, *shape), num_rows, num_out, width, VOCAB_CHUNK)  # fmt: skip
 
     def norm_gemm_nt(
-        self, x: Tensor, norm: Tensor, weight: Tensor, bias: Tensor | None, eps: float
-    ) -> Tensor:
+        self, x: Tensor, norm: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, is_bf16: bool
+    ) -> Tensor:  # fmt: skip
         """``rms_norm(x) @ weight.T + bias``: [M, K], [N, K] -> [M, N]."""
         (num_rows, width), num_out = x.shape, len(weight)
         out = x.new_empty(num_rows, num_out)
         self._call("zg_norm_gemm_nt", _pointer(x, num_rows, width), _pointer(norm, width),
                    _pointer(weight, num_out, width), _pointer(bias, num_out), _pointer(out, num_rows, num_out),
-                   num_rows, num_out, width, eps, *_NOTHING_NEXT)  # fmt: skip
+                   num_rows, num_out, width, eps, is_bf16, *_NOTHING_NEXT)  # fmt: skip
         return out
 
-    def swiglu_gemm_nt(self, gate_up: Tensor, weight: Tensor, residual: Tensor | None) -> Tensor:
+    def swiglu_gemm_nt(
+        self, gate_up: Tensor, weight: Tensor, residual: Tensor | None, *, is_bf16: bool
+    ) -> Tensor:
         """``swiglu(gate_up) @ weight.T + residual``: [M, 2K], [N, K] -> [M, N]."""
         (num_out, width), num_rows = weight.shape, len(gate_up)
         out = gate_up.new_empty(num_rows, num_out)
         self._call("zg_swiglu_gemm_nt", _pointer(gate_up, num_rows, 2 * width), _pointer(weight, num_out, width),
                    _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out), num_rows, num_out,
-                   width, *_NOTHING_NEXT)  # fmt: skip
+                   width, is_bf16, *_NOTHING_NEXT)  # fmt: skip
         return out
 
     def gemm_nn(self, x: Tensor, weight: Tensor, out: Tensor, *, accumulate: bool) -> None:
@@ -259,14 +266,20 @@ class NativeKernels:
         self._call("zg_embedding_backward", _pointer(token_ids, num_ids, dtype=torch.int64),
                    _pointer(grad, num_ids, width), _pointer(into, num_vectors, width), num_ids, width)  # fmt: skip
 
-    def rms_norm(self, x_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def round_bf16(self, x: Tensor, out: Tensor) -> None:
+        """Each element to the nearest bf16, into ``out`` of the same shape, which may be ``x``."""
+        self._call("zg_round_bf16", _pointer(x, *x.shape), _pointer(out, *x.shape), x.numel())
+
+    def rms_norm(
+        self, x_TD: Tensor, weight_D: Tensor, eps: float, *, is_bf16: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """(y, 1 / rms) of each row."""
         num_rows, width = x_TD.shape
         x_TD = x_TD.contiguous()
         y, rstd = torch.empty_like(x_TD), x_TD.new_empty(num_rows)
         self._call("zg_rms_norm", _pointer(x_TD, num_rows, width), _pointer(weight_D, width),
                    _pointer(y, num_rows, width), _pointer(rstd, num_rows),
-                   num_rows, width, eps)  # fmt: skip
+                   num_rows, width, eps, is_bf16)  # fmt: skip
         return y, rstd
 
     def rms_norm_backward(
@@ -283,12 +296,12 @@ class NativeKernels:
                    width)  # fmt: skip
         return dx, partial.sum(0).float()
 
-    def swiglu(self, gate_up: Tensor) -> Tensor:
+    def swiglu(self, gate_up: Tensor, *, is_bf16: bool = False) -> Tensor:
         """[T, 2F] -> [T, F]."""
         num_rows, width = len(gate_up), gate_up.shape[1] // 2
         y = gate_up.new_empty(num_rows, width)
         self._call("zg_swiglu", _pointer(gate_up, num_rows, 2 * width), _pointer(y, num_rows, width),
-                   num_rows, width)  # fmt: skip
+                   num_rows, width, is_bf16)  # fmt: skip
         return y
 
     def swiglu_backward(self, grad: Tensor, gate_up: Tensor) -> Tensor:
@@ -310,7 +323,7 @@ class NativeKernels:
 
     def qkv_rope(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None,
-        num_heads: int, num_kv_heads: int, eps: float,
+        num_heads: int, num_kv_heads: int, eps: float, *, is_bf16: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See ``rowwise.qkv_rope``."""
         num_rows, half = len(qkv), cos.shape[1]
@@ -320,7 +333,7 @@ class NativeKernels:
         self._call("zg_qkv_rope", _pointer(qkv, num_rows, width), _pointer(cos, num_rows, half),
                    _pointer(sin, num_rows, half), _pointer(q_norm, 2 * half), _pointer(k_norm, 2 * half),
                    _pointer(q, *q_shape), _pointer(k, *kv_shape), _pointer(v, *kv_shape), num_rows,
-                   num_heads, num_kv_heads, 2 * half, eps)  # fmt: skip
+                   num_heads, num_kv_heads, 2 * half, eps, is_bf16)  # fmt: skip
         return q, k, v
 
     def qkv_rope_backward(

@@ -14,6 +14,18 @@ from torch import Tensor
 from zerogap.kernels.constants import PAGE_SIZE
 
 
+def round_bf16(x: Tensor) -> Tensor:
+    """Each element to the nearest bf16, ties to even, as float32; detached.
+
+    On the bits: torch's own conversion makes one NaN of a single number and another of eight.
+    """
+    bits = x.detach().contiguous().view(torch.int32)
+    nearest = bits + 0x7FFF + ((bits >> 16) & 1)
+    # A NaN stays one (quiet, sign and upper bits kept), where adding to its bits could make an infinity of it.
+    chosen = torch.where(x.detach().isnan(), bits | 0x400000, nearest)
+    return (chosen & -0x10000).view(torch.float32).view(x.shape)
+
+
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
     return x_TD * torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + eps) * weight_D

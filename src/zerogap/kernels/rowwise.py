@@ -6,12 +6,13 @@ from torch import Tensor
 from zerogap.kernels import reference
 from zerogap.kernels.gradients import first_order
 from zerogap.kernels.native import native
+from zerogap.kernels.rounding import rounded
 
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:  # noqa: ANN001
-        y, rstd = native.rms_norm(x_TD, weight_D, eps)
+    def forward(ctx, x_TD, weight_D, eps, is_bf16):  # noqa: ANN001, ANN205
+        y, rstd = native.rms_norm(x_TD, weight_D, eps, is_bf16=is_bf16)
         ctx.save_for_backward(x_TD, weight_D, rstd)
         return y
 
@@ -19,38 +20,41 @@ class _RmsNorm(torch.autograd.Function):
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
-        return (*native.rms_norm_backward(grad_TD, *ctx.saved_tensors), None)
+        return (*native.rms_norm_backward(grad_TD, *ctx.saved_tensors), None, None)
 
 
-def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension (Zhang and Sennrich, 2019). [T, D] -> [T, D]."""
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, *, is_bf16: bool = False) -> Tensor:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension (Zhang and Sennrich, 2019). [T, D] -> [T, D].
+
+    Here and below, ``is_bf16`` rounds what is returned to bf16; the gradient passes straight through.
+    """
     if not native.handles(x_TD):
-        return reference.rms_norm(x_TD, weight_D, eps)
+        return rounded(reference.rms_norm(x_TD, weight_D, eps), is_bf16=is_bf16)
     if not torch.is_grad_enabled():
-        return native.rms_norm(x_TD, weight_D, eps)[0]
-    return _RmsNorm.apply(x_TD, weight_D, eps)
+        return native.rms_norm(x_TD, weight_D, eps, is_bf16=is_bf16)[0]
+    return _RmsNorm.apply(x_TD, weight_D, eps, is_bf16)
 
 
 class _Swiglu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_up_TF2: Tensor) -> Tensor:  # noqa: ANN001
+    def forward(ctx, gate_up_TF2, is_bf16):  # noqa: ANN001, ANN205
         ctx.save_for_backward(gate_up_TF2)
-        return native.swiglu(gate_up_TF2)
+        return native.swiglu(gate_up_TF2, is_bf16=is_bf16)
 
     @staticmethod
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TF,) = grads
-        return native.swiglu_backward(grad_TF, *ctx.saved_tensors)
+        return native.swiglu_backward(grad_TF, *ctx.saved_tensors), None
 
 
-def swiglu(gate_up_TF2: Tensor) -> Tensor:
+def swiglu(gate_up_TF2: Tensor, *, is_bf16: bool = False) -> Tensor:
     """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]."""
     if not native.handles(gate_up_TF2):
-        return reference.swiglu(gate_up_TF2)
+        return rounded(reference.swiglu(gate_up_TF2), is_bf16=is_bf16)
     if not torch.is_grad_enabled():
-        return native.swiglu(gate_up_TF2)
-    return _Swiglu.apply(gate_up_TF2)
+        return native.swiglu(gate_up_TF2, is_bf16=is_bf16)
+    return _Swiglu.apply(gate_up_TF2, is_bf16)
 
 
 def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,15 +66,16 @@ def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor
 
 class _QkvRope(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps):  # noqa: ANN001, ANN205
+    def forward(ctx, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps, is_bf16):  # noqa: ANN001, ANN205
+        num_heads, num_kv_heads = heads
         q, k, v = native.qkv_rope(
-            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps
-        )
+            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps, is_bf16=is_bf16
+        )  # fmt: skip
         # Without a norm the rotation alone is undone, and the input is not needed for that.
         ctx.save_for_backward(
             None if q_norm_H is None else qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
         )
-        ctx.num_heads, ctx.num_kv_heads, ctx.eps = num_heads, num_kv_heads, eps
+        ctx.eps = eps
         return q, k, v
 
     @staticmethod
@@ -94,6 +99,7 @@ def qkv_rope(
     num_heads: int,
     num_kv_heads: int,
     eps: float,
+    is_bf16: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of one layer, q and k normalised per head if asked (Qwen3) and rotated.
 
@@ -106,17 +112,20 @@ def qkv_rope(
         num_heads: N.
         num_kv_heads: K.
         eps: of the norms.
+        is_bf16: round q, k and v to bf16.
 
     Returns:
         q [T, N, H], k [T, K, H], v [T, K, H], contiguous.
     """
+    heads = num_heads, num_kv_heads
     if not native.handles(qkv_TE):
-        return reference.qkv_rope(
+        q, k, v = reference.qkv_rope(
             qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H,
             num_heads=num_heads, num_kv_heads=num_kv_heads, eps=eps,
         )  # fmt: skip
+        return rounded(q, is_bf16=is_bf16), rounded(k, is_bf16=is_bf16), rounded(v, is_bf16=is_bf16)
     if not torch.is_grad_enabled():
         return native.qkv_rope(
-            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps
+            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, *heads, eps, is_bf16=is_bf16
         )
-    return _QkvRope.apply(qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps)
+    return _QkvRope.apply(qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps, is_bf16)

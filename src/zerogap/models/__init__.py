@@ -6,7 +6,7 @@ imported here.
 """
 
 from zerogap.models.attention import Attention
-from zerogap.models.causal_lm import CausalLM
+from zerogap.models.causal_lm import CausalLM, Precision
 from zerogap.models.config import ModelConfig
 from zerogap.models.export import export_hf
 from zerogap.models.loading import LoadedModel, load_model
@@ -19,6 +19,7 @@ __all__ = [
     "CausalLM",
     "LoadedModel",
     "ModelConfig",
+    "Precision",
     "RopeScaling",
     "export_hf",
     "hf_tensors",

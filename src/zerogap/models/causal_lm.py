@@ -4,6 +4,9 @@ There is no batch dimension: T tokens of any number of sequences stand in one ro
 positions beside them, and only the ``Attention`` knows which rows belong together. Every other operation
 is a row-invariant kernel, so a token's hidden state does not depend on its company.
 
+With precision "bf16" parameters hold bf16 values (in fp32 tensors) and every operation rounds what it returns to
+bf16, up to the last norm; what a row is then exactly says ``docs/numerics.md``.
+
 Query, key and value projections are one parameter, gate and up projections another: one larger matrix
 product instead of three and two. ``names.py`` maps them to Hugging Face's tensors.
 
@@ -12,15 +15,20 @@ F MLP dim, V vocabulary, I and O in and out of a projection.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from zerogap import kernels
+from zerogap.errors import ModelError
 from zerogap.models.attention import Attention
 from zerogap.models.config import ModelConfig
 from zerogap.models.rope import inverse_frequencies
+
+Precision = Literal["fp32", "bf16"]
+"""Of parameters and of what passes between operations; within an operation all is fp32."""
 
 
 class CausalLM(nn.Module):
@@ -31,19 +39,29 @@ class CausalLM(nn.Module):
 
     inv_freq_h: torch.Tensor
 
-    def __init__(self, config: ModelConfig, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, config: ModelConfig, *, precision: Precision = "fp32") -> None:
         super().__init__()
-        self.config = config
+        if precision not in ("fp32", "bf16"):
+            msg = (
+                f"precision = {precision!r} is none that a model computes in; use 'fp32' or 'bf16'"
+            )
+            raise ModelError(msg)
+        self.config, self.precision = config, precision
         shape_VD = (config.vocab_size, config.hidden_size)
-        self.embed_tokens = _Weights(shape_VD, dtype)
+        self.embed_tokens = _Weights(shape_VD)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, i, dtype) for i in range(config.num_layers)
+            DecoderLayer(config, i, is_bf16=self.is_bf16) for i in range(config.num_layers)
         )
-        self.norm = _Weights((config.hidden_size,), dtype)
+        self.norm = _Weights((config.hidden_size,))
         if not config.tie_word_embeddings:
-            self.lm_head = _Weights(shape_VD, dtype)
+            self.lm_head = _Weights(shape_VD)
         inv_freq_h = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         self.register_buffer("inv_freq_h", inv_freq_h, persistent=False)
+
+    @property
+    def is_bf16(self) -> bool:
+        """Whether parameters and activations are bf16 values."""
+        return self.precision == "bf16"
 
     @property
     def head_weight(self) -> nn.Parameter:
@@ -82,7 +100,8 @@ class CausalLM(nn.Module):
                 )  # fmt: skip
             else:
                 x_TD = layer(x_TD, cos_Th, sin_Th, attention)
-        return kernels.rms_norm(x_TD, self.norm.weight, self.config.rms_norm_eps)
+        eps = self.config.rms_norm_eps
+        return kernels.rms_norm(x_TD, self.norm.weight, eps, is_bf16=self.is_bf16)
 
     @torch.no_grad()
     def init_weights(self, *, seed: int, std: float = 0.02) -> "CausalLM":
@@ -98,27 +117,35 @@ class CausalLM(nn.Module):
                 parameter.fill_(1.0)
             else:
                 parameter.normal_(0.0, std, generator=generator)
+        return self.round_weights_()
+
+    @torch.no_grad()
+    def round_weights_(self) -> "CausalLM":
+        """Every parameter to the nearest value of the model's precision; for who fills them from elsewhere."""
+        if self.is_bf16:
+            for parameter in self.parameters():
+                kernels.round_bf16_(parameter)
         return self
 
 
 class DecoderLayer(nn.Module):
     """Attention and MLP, each added to the residual stream after its own norm."""
 
-    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, index: int, *, is_bf16: bool) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.is_bf16 = config, is_bf16
         self.index = index
         hidden, head = config.hidden_size, config.head_dim
         qkv_size = (config.num_heads + 2 * config.num_kv_heads) * head
-        self.input_norm = _Weights((hidden,), dtype)
-        self.qkv = _Weights((qkv_size, hidden), dtype, has_bias=config.qkv_bias)
+        self.input_norm = _Weights((hidden,))
+        self.qkv = _Weights((qkv_size, hidden), has_bias=config.qkv_bias)
         if config.qk_norm:
-            self.q_norm = _Weights((head,), dtype)
-            self.k_norm = _Weights((head,), dtype)
-        self.o = _Weights((hidden, config.num_heads * head), dtype)
-        self.post_norm = _Weights((hidden,), dtype)
-        self.gate_up = _Weights((2 * config.intermediate_size, hidden), dtype)
-        self.down = _Weights((hidden, config.intermediate_size), dtype)
+            self.q_norm = _Weights((head,))
+            self.k_norm = _Weights((head,))
+        self.o = _Weights((hidden, config.num_heads * head))
+        self.post_norm = _Weights((hidden,))
+        self.gate_up = _Weights((2 * config.intermediate_size, hidden))
+        self.down = _Weights((hidden, config.intermediate_size))
 
     def forward(
         self,
@@ -130,8 +157,12 @@ class DecoderLayer(nn.Module):
         """The residual stream after this layer, [T, D]."""
         eps = self.config.rms_norm_eps
         x_TD = self._attend(x_TD, cos_Th, sin_Th, attention)
-        gate_up_TF2 = kernels.norm_linear(x_TD, self.post_norm.weight, self.gate_up.weight, eps=eps)
-        return kernels.swiglu_linear(gate_up_TF2, self.down.weight, residual_TO=x_TD)
+        gate_up_TF2 = kernels.norm_linear(
+            x_TD, self.post_norm.weight, self.gate_up.weight, eps=eps, is_bf16=self.is_bf16
+        )
+        return kernels.swiglu_linear(
+            gate_up_TF2, self.down.weight, residual_TO=x_TD, is_bf16=self.is_bf16
+        )
 
     def _attend(
         self,
@@ -148,6 +179,7 @@ class DecoderLayer(nn.Module):
                 self.qkv.weight,
                 self.qkv.bias,
                 eps=config.rms_norm_eps,
+                is_bf16=self.is_bf16,
             ),
             cos_Th,
             sin_Th,
@@ -156,9 +188,13 @@ class DecoderLayer(nn.Module):
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             eps=config.rms_norm_eps,
+            is_bf16=self.is_bf16,
         )
         out_TNH = attention(self.index, q_TNH, k_TKH, v_TKH)
-        return kernels.linear(out_TNH.flatten(1), self.o.weight, residual_TO=x_TD)
+        # Attention itself returns fp32, whoever computes it; the product rounds what it is given.
+        return kernels.linear(
+            out_TNH.flatten(1), self.o.weight, residual_TO=x_TD, is_bf16=self.is_bf16
+        )
 
 
 class _Weights(nn.Module):
@@ -166,11 +202,9 @@ class _Weights(nn.Module):
 
     bias: nn.Parameter | None
 
-    def __init__(
-        self, shape: tuple[int, ...], dtype: torch.dtype, *, has_bias: bool = False
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], *, has_bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full(shape, math.nan, dtype=dtype))
+        self.weight = nn.Parameter(torch.full(shape, math.nan))
         self.register_parameter(
-            "bias", nn.Parameter(torch.full(shape[:1], math.nan, dtype=dtype)) if has_bias else None
+            "bias", nn.Parameter(torch.full(shape[:1], math.nan)) if has_bias else None
         )

@@ -136,8 +136,8 @@ class ModelConfig:
             pad_token_id=hf.get("pad_token_id"),
         )
 
-    def to_hf(self) -> dict[str, Any]:
-        """The config.json of this model with fp32 weights."""
+    def to_hf(self, *, dtype: str = "float32") -> dict[str, Any]:
+        """The config.json of this model with weights stored in ``dtype``, a name of torch's."""
         return {
             "architectures": [ARCHITECTURES[self.family]],
             "model_type": self.family,
@@ -153,7 +153,7 @@ class ModelConfig:
             "rms_norm_eps": self.rms_norm_eps,
             **rope_to_hf(self.rope_theta, self.rope_scaling),
             "tie_word_embeddings": self.tie_word_embeddings,
-            "dtype": "float32",
+            "dtype": dtype,
             **self.special_ids_to_hf(),
         }
 

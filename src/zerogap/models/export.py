@@ -1,7 +1,7 @@
 """A model as a Hugging Face folder that transformers and every tool around it load.
 
-The folder is complete or absent: it is written beside its place and renamed. Weights are fp32, the
-precision they are trained in, so logits after a reload are the same bits.
+The folder is complete or absent: it is written beside its place and renamed. Weights are stored in the model's
+precision, which its values have anyway, so logits after a reload are the same bits.
 """
 
 import json
@@ -21,6 +21,7 @@ from zerogap.models.safetensors_loading import INDEX_FILE, SINGLE_FILE
 MAX_SHARD_BYTES = 5 * 10**9
 """Above this the weights are split into several files, as transformers does."""
 
+_STORED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _Shard = dict[str, torch.Tensor]
 
 
@@ -56,7 +57,7 @@ def export_hf(
     building.mkdir(parents=True)
     try:
         _write_weights(model, building, max_shard_bytes)
-        _write_json(building / "config.json", model.config.to_hf())
+        _write_json(building / "config.json", model.config.to_hf(dtype=_stored_type_name(model)))
         special_ids = {k: v for k, v in model.config.special_ids_to_hf().items() if v is not None}
         _write_json(building / "generation_config.json", {**(generation or {}), **special_ids})
         if save_tokenizer is not None:
@@ -83,15 +84,19 @@ def _write_weights(model: CausalLM, folder: Path, max_shard_bytes: int) -> None:
 
 
 def _shards(model: CausalLM, max_shard_bytes: int) -> Iterator[_Shard]:
-    """Tensors in order, cut into runs of at most ``max_shard_bytes``; fp32 views of the model are not copied."""
+    """Tensors in order, cut into runs of at most ``max_shard_bytes``; what is stored in fp32 is not copied."""
     shard: _Shard = {}
     for name, view in hf_tensors(model):
-        tensor = view.to("cpu", torch.float32)
+        tensor = view.to("cpu", _STORED_AS[model.precision])
         if shard and sum(t.nbytes for t in shard.values()) + tensor.nbytes > max_shard_bytes:
             yield shard
             shard = {}
         shard[name] = tensor
     yield shard
+
+
+def _stored_type_name(model: CausalLM) -> str:
+    return str(_STORED_AS[model.precision]).removeprefix("torch.")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

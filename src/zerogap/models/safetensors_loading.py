@@ -1,7 +1,7 @@
 """Weights from a Hugging Face folder: one or several safetensors files, straight into the fused parameters.
 
 Tensors are read a piece at a time into the rows they belong to. Nothing is memory-mapped: the pages of a mapped file
-count as this process's memory, so that the weights would be there twice. bf16 and fp16 become the model's dtype;
+count as this process's memory, so that the weights would be there twice. bf16 and fp16 become fp32, with the same numbers;
 every other stored type is refused.
 """
 

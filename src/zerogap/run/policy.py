@@ -13,7 +13,7 @@ from zerogap.data import Tokenizer, byte_tokenizer, write_tokenizer_files
 from zerogap.engine import Engine
 from zerogap.errors import ModelError
 from zerogap.kernels import PAGE_SIZE, VOCAB_CHUNK, RowProbe, ensure_row_invariance
-from zerogap.models import CausalLM, ModelConfig, load_model, resolve_source
+from zerogap.models import CausalLM, ModelConfig, Precision, load_model, resolve_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,9 @@ def load_policy(section: ModelSection, *, seed: int) -> Policy:
         ModelError, DataError: weights or tokenizer cannot be found or read.
     """
     if section.init is not None:
-        return _random_policy(section.init, _named_tokenizer(section.tokenizer or "byte"), seed)
-    loaded = load_model(section.path or "")
+        tokenizer = _named_tokenizer(section.tokenizer or "byte")
+        return _random_policy(section.init, tokenizer, seed=seed, precision=section.dtype)
+    loaded = load_model(section.path or "", precision=section.dtype)
     named = section.tokenizer
     tokenizer = _named_tokenizer(named) if named else Tokenizer.load(tokenizer_folder(loaded.path))
     eos = set(loaded.eos_token_ids) | set(tokenizer.eos_token_ids)
@@ -96,7 +97,9 @@ def load_policy(section: ModelSection, *, seed: int) -> Policy:
     )
 
 
-def _random_policy(init: ModelInit, tokenizer: Tokenizer, seed: int) -> Policy:
+def _random_policy(
+    init: ModelInit, tokenizer: Tokenizer, *, seed: int, precision: Precision
+) -> Policy:
     config = ModelConfig(
         **init.model_dump(),
         vocab_size=tokenizer.vocab_size,
@@ -104,7 +107,7 @@ def _random_policy(init: ModelInit, tokenizer: Tokenizer, seed: int) -> Policy:
         eos_token_ids=tokenizer.eos_token_ids,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = CausalLM(config).init_weights(seed=seed)
+    model = CausalLM(config, precision=precision).init_weights(seed=seed)
     return Policy(model=model, tokenizer=tokenizer, eos_token_ids=tokenizer.eos_token_ids)
 
 

@@ -3,6 +3,9 @@
 Owns the ``.grad`` of every parameter (fp32, zeroed in place, never freed) and both moments (fp32, updated in
 place). Writes the parameters in place, so an engine that shares their storage has the new weights at once.
 
+Parameters that hold bf16 values get masters: fp32 copies that take the updates, and the parameters are what bf16 can
+say of them. Above 1 bf16 goes in steps of 0.0078: an update of 1e-6 would be rounded away every time.
+
 AdamW: https://arxiv.org/abs/1711.05101. Matrices decay; norms and biases (one dimension) do not.
 """
 
@@ -12,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from zerogap.errors import CheckpointError, NumericsError
+from zerogap.kernels import round_bf16, round_bf16_
 
+_MASTERS = "master"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _NORM_BLOCK = 256
 
@@ -28,7 +33,18 @@ class Optimizer:
         eps: float,
         weight_decay: float,
         max_grad_norm: float,
+        keeps_masters: bool = False,
     ) -> None:
+        """At update 0.
+
+        Args:
+            model: whose parameters are trained.
+            betas: of AdamW.
+            eps: of AdamW.
+            weight_decay: of matrices.
+            max_grad_norm: longer gradients are scaled down to it.
+            keeps_masters: the parameters are bf16 values, and stay so.
+        """
         self._parameters = dict(model.named_parameters())
         self._max_grad_norm = max_grad_norm
         self._num_updates = 0
@@ -39,6 +55,9 @@ class Optimizer:
         self._moments = {
             moment: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
             for moment in _MOMENTS
+        }
+        self._masters = {
+            name: p.detach().clone() for name, p in self._parameters.items() if keeps_masters
         }
 
     def zero_grad(self) -> None:
@@ -61,7 +80,14 @@ class Optimizer:
         vectors = [name for name, p in self._parameters.items() if p.dim() <= 1]
         self._apply(matrices, learning_rate, self._weight_decay)
         self._apply(vectors, learning_rate, 0.0)
+        self._round_masters()
         return norm
+
+    @torch.no_grad()
+    def _round_masters(self) -> None:
+        """Write what bf16 can say of the masters into the parameters."""
+        for name, master in self._masters.items():
+            round_bf16_(self._parameters[name].copy_(master))
 
     @torch.no_grad()
     def _apply(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
@@ -76,7 +102,7 @@ class Optimizer:
         mean, square = (self._moments[moment] for moment in _MOMENTS)
         no_amsgrad: list[Tensor] = []
         torch._fused_adamw_(
-            [self._parameters[name].data for name in names],
+            [self._masters.get(name, self._parameters[name].data) for name in names],
             [gradients[name] for name in names],
             [mean[name] for name in names],
             [square[name] for name in names],
@@ -116,18 +142,19 @@ class Optimizer:
         return float(torch.stack(list(squares.values())).sum().sqrt())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments of each parameter and the number of updates. Views: copy or write them before the next update."""
+        """Moments (and master) of each parameter, and the number of updates. Views: copy or write them before the next update."""
         state = {"num_updates": torch.tensor(self._num_updates)}
         for name in self._parameters:
             for moment in _MOMENTS:
                 state[f"{moment}.{name}"] = self._moments[moment][name]
-        return state
+        return state | {f"{_MASTERS}.{name}": master for name, master in self._masters.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a state into the present buffers.
 
         Raises:
-            CheckpointError: entries are missing, surplus or of another shape. Nothing has changed.
+            CheckpointError: entries are missing, surplus or of another shape, or the masters are not of the present
+                parameters. Nothing has changed.
         """
         mine = self.state_dict()
         wrong = sorted(mine.keys() ^ state.keys())
@@ -137,10 +164,19 @@ class Optimizer:
         if wrong:
             msg = f"the optimizer state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model that wrote it"
             raise CheckpointError(msg)
+        self._check_masters(state)
         self._num_updates = int(state["num_updates"])
         for moment in _MOMENTS:
             for name, own in self._moments[moment].items():
                 own.copy_(state[f"{moment}.{name}"])
+        for name, master in self._masters.items():
+            master.copy_(state[f"{_MASTERS}.{name}"])
+
+    def _check_masters(self, state: Mapping[str, Tensor]) -> None:
+        for name in self._masters:
+            if not torch.equal(round_bf16(state[f"{_MASTERS}.{name}"]), self._parameters[name]):
+                msg = f"the optimizer's fp32 weights of {name} do not round to the model's: state and model are of different steps; load both from one checkpoint, the model first"
+                raise CheckpointError(msg)
 
 
 def _sum_of_squares(x: Tensor) -> Tensor:

@@ -77,6 +77,7 @@ class Trainer:
             eps=config.eps,
             weight_decay=config.weight_decay,
             max_grad_norm=config.max_grad_norm,
+            keeps_masters=model.is_bf16,
         )
 
     def step(

@@ -42,8 +42,8 @@ def test_the_probe_leaves_the_random_stream_alone():
 class GemmThatNeedsTiles(RowGemm):
     """A BLAS whose rows depend on how many there are, unless the number is the tile's."""
 
-    def __call__(self, x_MI, weight_OI, out_MO=None, *, bias_O=None, residual_MO=None):
-        out = super().__call__(x_MI, weight_OI, out_MO, bias_O=bias_O, residual_MO=residual_MO)
+    def __call__(self, x_MI, weight_OI, out_MO=None, **extras):
+        out = super().__call__(x_MI, weight_OI, out_MO, **extras)
         return out if self.tile else out.add_(1e-6 * len(x_MI))
 
 

@@ -2,12 +2,13 @@ import json
 
 import pytest
 import torch
-from helpers.tiny_models import tiny_model
+from helpers.planted_fault import planted_fault
+from helpers.tiny_models import tiny_config, tiny_model
 from helpers.tolerance import EXACT
 from safetensors.torch import load_file, save_file
 
 from zerogap.errors import ModelError
-from zerogap.models import export_hf, hf_tensors, load_model
+from zerogap.models import CausalLM, export_hf, hf_tensors, load_model
 
 WEIGHTS = "model.safetensors"
 METADATA = {"format": "pt"}
@@ -128,7 +129,17 @@ def test_end_ids_come_from_both_files(folder):
     assert load_model(folder).eos_token_ids == (2,)
 
 
-def test_another_dtype_can_be_asked_for(folder):
-    loaded = load_model(folder, dtype=torch.float64)
-    assert {p.dtype for p in loaded.model.parameters()} == {torch.float64}
-    assert loaded.path == folder
+def test_a_bf16_model_rounds_once_what_it_loads(folder):
+    loaded, plain = load_model(folder, precision="bf16"), load_model(folder)
+    assert loaded.model.is_bf16
+    assert not plain.model.is_bf16
+    for name, parameter in plain.model.named_parameters():
+        expected = parameter.detach().bfloat16().float()
+        EXACT.check(dict(loaded.model.named_parameters())[name], expected)
+        with planted_fault(f"{name} as it was stored"):
+            EXACT.check(parameter, expected)
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(ModelError, match=r"precision = 'bfloat16' .* use 'fp32' or 'bf16'"):
+        CausalLM(tiny_config(), precision="bfloat16")

@@ -8,6 +8,7 @@ from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 from torch import nn
 
 from zerogap.errors import CheckpointError, NumericsError
+from zerogap.kernels import round_bf16, round_bf16_
 from zerogap.train.optimizer import Optimizer
 
 LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.95), 1e-8, 0.1
@@ -22,8 +23,15 @@ class Toy(nn.Module):
         self.bias = nn.Parameter(torch.randn(60))
 
 
-def build(model, *, max_grad_norm=1e9, decay=DECAY):
-    return Optimizer(model, betas=BETAS, eps=EPS, weight_decay=decay, max_grad_norm=max_grad_norm)
+def build(model, *, max_grad_norm=1e9, decay=DECAY, keeps_masters=False):
+    return Optimizer(
+        model,
+        betas=BETAS,
+        eps=EPS,
+        weight_decay=decay,
+        max_grad_norm=max_grad_norm,
+        keeps_masters=keeps_masters,
+    )
 
 
 def fill(model, seed, scale=1.0):
@@ -164,3 +172,92 @@ def test_updates_have_the_bits_of_torchs_own_class():
         "another learning rate",
         lambda: EXACT.check(dict(ours.named_parameters()), dict(theirs.named_parameters())),
     )
+
+
+# ------------------------------------------------------------ bf16 parameters
+
+
+def rounded_toy():
+    model = Toy()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            round_bf16_(parameter)
+    return model
+
+
+def test_masters_take_the_updates_of_fp32_and_parameters_are_their_rounding():
+    model, plain = rounded_toy(), Toy()
+    plain.load_state_dict(model.state_dict())
+    optimizer, reference = build(model, keeps_masters=True), build(plain)
+    for step in range(4):
+        fill(model, step)
+        fill(plain, step)
+        optimizer.update(LR)
+        reference.update(LR)
+    for name, parameter in plain.named_parameters():
+        EXACT.check(optimizer.state_dict()[f"master.{name}"], parameter)
+        EXACT.check(dict(model.named_parameters())[name], round_bf16(parameter))
+    assert_notices(
+        "parameters that are not rounded",
+        lambda: EXACT.check(plain.weight, round_bf16(plain.weight)),
+    )
+
+
+def test_an_update_that_bf16_cannot_say_is_not_lost():
+    """AdamW moves a weight with a constant gradient by the learning rate a step."""
+    rate, enough = (
+        1e-6,
+        4200,
+    )  # halfway from 1 to the next bf16 is 0.0039; fp32 makes 9.5e-7 of a step
+
+    def after(num_updates, *, keeps_masters):
+        model = nn.Module()
+        model.weight = nn.Parameter(torch.ones(3, 2))
+        optimizer = build(model, decay=0.0, keeps_masters=keeps_masters)
+        model.weight.grad.fill_(-1.0)
+        for _ in range(num_updates):
+            optimizer.update(rate)
+            round_bf16_(model.weight.data)
+        return model.weight.detach()
+
+    moved = torch.full((3, 2), 1.0 + 2**-7)
+    EXACT.check(after(enough // 2, keeps_masters=True), torch.ones(3, 2))
+    EXACT.check(after(enough, keeps_masters=True), moved)
+    assert_notices(
+        "no masters: each update is rounded away",
+        lambda: EXACT.check(after(enough, keeps_masters=False), moved),
+    )
+
+
+def test_a_restored_optimizer_goes_on_with_its_masters():
+    models = [rounded_toy(), Toy()]
+    first, second = (build(m, keeps_masters=True) for m in models)
+    for step in range(3):
+        fill(models[0], step)
+        first.update(LR / 100)
+    models[1].load_state_dict(models[0].state_dict())
+    second.load_state_dict({name: t.clone() for name, t in first.state_dict().items()})
+    forgetful = build(models[1], keeps_masters=True)
+    forgot = forgetful.state_dict()["master.weight"]
+    for model, optimizer in zip(models, (first, second), strict=True):
+        fill(model, 5)
+        optimizer.update(LR / 100)
+    EXACT.check(second.state_dict(), first.state_dict())
+    EXACT.check(dict(models[1].named_parameters()), dict(models[0].named_parameters()))
+    assert_notices(
+        "masters made of the rounded parameters",
+        lambda: EXACT.check(forgot, first.state_dict()["master.weight"]),
+    )
+
+
+def test_masters_of_another_step_are_refused_and_nothing_changes():
+    model = rounded_toy()
+    optimizer = build(model, keeps_masters=True)
+    state = {name: t.clone() for name, t in optimizer.state_dict().items()}
+    state["master.bias"] *= 1.1
+    state["num_updates"] += 1
+    with pytest.raises(CheckpointError, match=r"weights of bias do not round to the model's"):
+        optimizer.load_state_dict(state)
+    assert int(optimizer.state_dict()["num_updates"]) == 0
+    with pytest.raises(CheckpointError, match=r"2 entries are missing"):
+        optimizer.load_state_dict(build(Toy()).state_dict())

@@ -124,16 +124,18 @@ void multiply(Left a, const float* panel, int64_t K, Ahead& ahead, float* total)
   }
 }
 
-// What is added to a product: a bias by column, then a residual by row (which may be the output itself). Either may
-// be null. Pointers are those of a tile's first column and row.
+// What is done to a finished product: a bias is added by column, then a residual by row (which may be the output
+// itself; either may be null), then the sum is rounded to bf16 if asked. Pointers are those of a tile's first column
+// and row.
 struct Extras {
   const float *bias, *residual;
+  bool bf16 = false;
   Extras at(int64_t row, int64_t column, int64_t ld) const {
-    return {bias ? bias + column : nullptr, residual ? residual + row * ld + column : nullptr};
+    return {bias ? bias + column : nullptr, residual ? residual + row * ld + column : nullptr, bf16};
   }
 };
 
-// y[r][c] = residual[r][c] + (total[r][c] + bias[c]) for the first `columns` columns.
+// y[r][c] = residual[r][c] + (total[r][c] + bias[c]), rounded if asked, for the first `columns` columns.
 void finish(const float* total, int64_t rows, Extras extras, float* y, int64_t ld, int64_t columns) {
   const float *bias = extras.bias, *residual = extras.residual;
   for (int64_t r = 0; r < rows; ++r, total += COLUMNS, y += ld) {
@@ -142,6 +144,7 @@ void finish(const float* total, int64_t rows, Extras extras, float* y, int64_t l
         vec v = load(total + c);
         if (bias) v = add(v, load(bias + c));
         if (residual) v = add(load(residual + c), v);
+        if (extras.bf16) v = to_bf16(v);
         store(y + c, v);
       }
     else
@@ -149,7 +152,7 @@ void finish(const float* total, int64_t rows, Extras extras, float* y, int64_t l
         float v = total[c];
         if (bias) v = v + bias[c];
         if (residual) v = residual[c] + v;
-        y[c] = v;
+        y[c] = extras.bf16 ? to_bf16(v) : v;
       }
     if (residual) residual += ld;
   }
@@ -329,17 +332,17 @@ void few_rows(const float* x, const float* w, Extras extras, float* y, int64_t M
 
 extern "C" {
 
-void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps);
-void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F);
+void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps, int64_t bf16);
+void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F, int64_t bf16);
 
 #ifdef ZG_HAS_GEMM
 int64_t zg_has_gemm() { return 1; }
 
 // x [M, K], w [N, K], bias [N] or null, residual [M, N] or null, y [M, N]; y may be the residual itself.
-// next_w [next_N, next_K]: see Next.
+// bf16: y is rounded. next_w [next_N, next_K]: see Next.
 void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* residual, float* y, int64_t M,
-                int64_t N, int64_t K, const float* next_w, int64_t next_N, int64_t next_K) {
-  const Extras extras{bias, residual};
+                int64_t N, int64_t K, int64_t bf16, const float* next_w, int64_t next_N, int64_t next_K) {
+  const Extras extras{bias, residual, bf16 != 0};
   const Next after{next_w, next_w ? next_N : 0, next_K};
   if (M == 0) return;
   if (M <= FEW) return few_rows(x, w, extras, y, M, N, K, after);
@@ -366,18 +369,19 @@ void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* 
 
 // y = rms_norm(x, norm) * w^T + bias, in one call: the same two kernels.
 void zg_norm_gemm_nt(const float* x, const float* norm, const float* w, const float* bias, float* y, int64_t M,
-                     int64_t N, int64_t K, float eps, const float* next_w, int64_t next_N, int64_t next_K) {
+                     int64_t N, int64_t K, float eps, int64_t bf16, const float* next_w, int64_t next_N,
+                     int64_t next_K) {
   float* normed = input_storage(M * K);
-  zg_rms_norm(x, norm, normed, nullptr, M, K, eps);
-  zg_gemm_nt(normed, w, bias, nullptr, y, M, N, K, next_w, next_N, next_K);
+  zg_rms_norm(x, norm, normed, nullptr, M, K, eps, bf16);
+  zg_gemm_nt(normed, w, bias, nullptr, y, M, N, K, bf16, next_w, next_N, next_K);
 }
 
 // y = swiglu(gate_up [M, 2K]) * w^T + residual, in one call: the same two kernels.
 void zg_swiglu_gemm_nt(const float* gate_up, const float* w, const float* residual, float* y, int64_t M, int64_t N,
-                       int64_t K, const float* next_w, int64_t next_N, int64_t next_K) {
+                       int64_t K, int64_t bf16, const float* next_w, int64_t next_N, int64_t next_K) {
   float* active = input_storage(M * K);
-  zg_swiglu(gate_up, active, M, K);
-  zg_gemm_nt(active, w, nullptr, residual, y, M, N, K, next_w, next_N, next_K);
+  zg_swiglu(gate_up, active, M, K, bf16);
+  zg_gemm_nt(active, w, nullptr, residual, y, M, N, K, bf16, next_w, next_N, next_K);
 }
 
 // Logits in chunks of `chunk` columns: y [ceil(N / chunk)][M][chunk], the last chunk packed to its own width.
@@ -385,7 +389,7 @@ void zg_head_nt(const float* x, const float* w, float* y, int64_t M, int64_t N, 
   for (int64_t begin = 0; begin < N; begin += chunk) {
     const int64_t end = std::min(begin + chunk, N);
     const float* next_w = end < N ? w + end * K : nullptr;
-    zg_gemm_nt(x, w + begin * K, nullptr, nullptr, y + M * begin, M, end - begin, K, next_w,
+    zg_gemm_nt(x, w + begin * K, nullptr, nullptr, y + M * begin, M, end - begin, K, 0, next_w,
                std::min(chunk, N - end), K);
   }
 }
@@ -443,13 +447,13 @@ void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64
 int64_t zg_panel_columns() { return COLUMNS; }
 #else
 int64_t zg_has_gemm() { return 0; }
-void zg_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t,
+void zg_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t,
                 const float*, int64_t, int64_t) {}
 void zg_norm_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t,
-                     float, const float*, int64_t, int64_t) {}
+                     float, int64_t, const float*, int64_t, int64_t) {}
 void zg_head_nt(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-void zg_swiglu_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, const float*,
-                       int64_t, int64_t) {}
+void zg_swiglu_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t,
+                       const float*, int64_t, int64_t) {}
 void zg_gemm_nn(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
 void zg_gemm_tn(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, int64_t) {}
 int64_t zg_panel_columns() { return 1; }

@@ -1,6 +1,7 @@
 // Kernels over one row at a time. float32 throughout; rows are split over threads, never a row's reduction.
 #include <omp.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "vec.h"
@@ -26,6 +27,12 @@ float inverse_rms(const float* x, int64_t n, float eps) {
 
 void normalise(const float* x, const float* w, float* y, int64_t n, float rstd) {
   for (int64_t i = 0; i < n; ++i) y[i] = (x[i] * rstd) * w[i];
+}
+
+void round_row(const float* x, float* y, int64_t n) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store(y + i, to_bf16(load(x + i)));
+  for (; i < n; ++i) y[i] = to_bf16(x[i]);
 }
 
 // dx of y = x * rstd * w, and dw += dy * x * rstd. dw adds up over all rows (times heads), in double: its
@@ -86,12 +93,21 @@ void zg_embedding_backward(const int64_t* ids, const float* x, float* table, int
   }
 }
 
-// rstd may be null.
-void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps) {
+// y[i] = x[i] to the nearest bf16; y may be x.
+void zg_round_bf16(const float* x, float* y, int64_t n) {
+  constexpr int64_t PART = 4096;
+#pragma omp parallel for schedule(static) if (n >= PARALLEL * PART)
+  for (int64_t begin = 0; begin < n; begin += PART) round_row(x + begin, y + begin, std::min(PART, n - begin));
+}
+
+// rstd may be null. Here and below, bf16 rounds what is returned to the nearest bf16.
+void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps,
+                 int64_t bf16) {
 #pragma omp parallel for schedule(static) if (T >= PARALLEL)
   for (int64_t t = 0; t < T; ++t) {
     const float r = inverse_rms(x + t * D, D, eps);
     normalise(x + t * D, w, y + t * D, D, r);
+    if (bf16) round_row(y + t * D, y + t * D, D);
     if (rstd) rstd[t] = r;
   }
 }
@@ -107,7 +123,7 @@ void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const
   }
 }
 
-void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F) {
+void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F, int64_t bf16) {
 #pragma omp parallel for schedule(static) if (T >= PARALLEL)
   for (int64_t t = 0; t < T; ++t) {
     const float *g = gate_up + t * 2 * F, *u = g + F;
@@ -118,6 +134,7 @@ void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F) {
       vec up = n == W ? load(u + i) : load_partial(u + i, n, 0.0f);
       vec sigmoid_inv = add(set1(1.0f), exp(sub(set1(0.0f), gate)));
       vec r = mul(div(gate, sigmoid_inv), up);
+      if (bf16) r = to_bf16(r);
       n == W ? store(out + i, r) : store_partial(out + i, r, n);
     }
   }
@@ -161,7 +178,7 @@ void zg_rope_tables(const float* inv_freq, const int64_t* position, float* cos, 
 // q_norm, k_norm may both be null.
 void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const float* q_norm,
                  const float* k_norm, float* q, float* k, float* v, int64_t T, int64_t N, int64_t K,
-                 int64_t H, float eps) {
+                 int64_t H, float eps, int64_t bf16) {
   const int64_t E = (N + 2 * K) * H, half = H / 2;
 #pragma omp parallel if (T >= PARALLEL)
   {
@@ -177,9 +194,15 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
           normalise(x, w, normed.data(), H, inverse_rms(x, H, eps));
           x = normed.data();
         }
-        rotate(x, c, s, 1.0f, is_q ? q + (t * N + h) * H : k + (t * K + h - N) * H, half);
+        float* y = is_q ? q + (t * N + h) * H : k + (t * K + h - N) * H;
+        rotate(x, c, s, 1.0f, y, half);
+        if (bf16) round_row(y, y, H);
       }
-      std::memcpy(v + t * K * H, row + (N + K) * H, sizeof(float) * K * H);
+      const float* values = row + (N + K) * H;
+      if (bf16)
+        round_row(values, v + t * K * H, K * H);
+      else
+        std::memcpy(v + t * K * H, values, sizeof(float) * K * H);
     }
   }
 }

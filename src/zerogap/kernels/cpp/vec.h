@@ -18,6 +18,17 @@ namespace zg {
 constexpr int W = 16;  // lanes
 constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
 
+// To the nearest bf16, ties to even, as a float. What is too large becomes infinite, as bf16 has it; a NaN stays one
+// (quiet, its sign and upper bits kept), where adding to its bits could make an infinity of it.
+inline float to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  bits = x != x ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u);
+  bits &= 0xffff0000u;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
 #if defined(__AVX512F__)
 struct vec {
   __m512 r;
@@ -39,6 +50,15 @@ inline vec round_even(vec a) {
 inline vec exp2i(vec n) {
   __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n.r), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(i, 23))};
+}
+// Each lane to the nearest bf16, see the scalar one.
+inline vec to_bf16(vec a) {
+  const __m512i bits = _mm512_castps_si512(a.r);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i nearest = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __m512i chosen = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.r, a.r, _CMP_UNORD_Q), nearest, quiet);
+  return {_mm512_castsi512_ps(_mm512_and_si512(chosen, _mm512_set1_epi32(-0x10000)))};
 }
 // a where x >= bound, else b
 inline vec where_ge(vec x, vec bound, vec a, vec b) {
@@ -72,6 +92,16 @@ inline __m256 exp2i_half(__m256 n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
 }
 inline vec exp2i(vec n) { return {exp2i_half(n.lo), exp2i_half(n.hi)}; }
+inline __m256 to_bf16_half(__m256 a) {
+  const __m256i bits = _mm256_castps_si256(a);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  const __m256i chosen = _mm256_blendv_epi8(nearest, quiet, is_nan);
+  return _mm256_castsi256_ps(_mm256_and_si256(chosen, _mm256_set1_epi32(-0x10000)));
+}
+inline vec to_bf16(vec a) { return {to_bf16_half(a.lo), to_bf16_half(a.hi)}; }
 inline vec where_ge(vec x, vec bound, vec a, vec b) {
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, bound.lo, _CMP_GE_OQ)),
           _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, bound.hi, _CMP_GE_OQ))};
@@ -106,6 +136,7 @@ inline vec exp2i(vec n) {
   }
   return o;
 }
+inline vec to_bf16(vec a) ZG_LANES(to_bf16(a.v[i]))
 inline vec where_ge(vec x, vec bound, vec a, vec b) ZG_LANES(x.v[i] >= bound.v[i] ? a.v[i] : b.v[i])
 // clang-format on
 #endif
