@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from helpers.recipes import run_config
+from zerogap.obs import GAP_SOURCES
 from zerogap.rollout.storage import save_rollouts
 from zerogap.types import Outcome, Sample, Source
 
@@ -41,6 +42,20 @@ def step_record(step: int, **changes: Any) -> dict[str, Any]:
     }
     record |= {name.replace("__", "/"): value for name, value in changes.items()}
     return {name: value for name, value in record.items() if value is not None}
+
+
+def ledger_record(step: int, **changes: Any) -> dict[str, Any]:
+    """``step_record`` with the gap by source: a source's value is its raw and open mean, twice that its max."""
+    sources = {name: changes.pop(name, 0.0) for name in GAP_SOURCES}
+    by_source = {
+        f"gap/{name}/{view}/{statistic}": 0.0
+        if view == "open" and name == "tokens"
+        else factor * sources[name]
+        for name in GAP_SOURCES
+        for view in ("raw", "open")
+        for statistic, factor in (("mean", 1), ("max", 2))
+    }
+    return step_record(step, **changes) | by_source
 
 
 def evaluation_record(step: int, reward: float) -> dict[str, Any]:

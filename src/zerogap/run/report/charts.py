@@ -1,6 +1,6 @@
 """Which curves a run's page has."""
 
-from zerogap.obs import metric
+from zerogap.obs import GAP_SOURCES, metric
 from zerogap.run.report.curves import Chart, draw_chart
 from zerogap.run.report.data import RunData
 from zerogap.run.report.plot import Form, Series
@@ -9,7 +9,7 @@ from zerogap.run.report.scales import FLOAT32_EPSILON, ZERO_BAND, ZeroLogScale
 
 def draw_charts(run: RunData) -> list[Chart]:
     """The charts that have at least one point, in reading order."""
-    charts = [_reward(run), _gap(run), _speed(run), _time(run), *_single(run)]
+    charts = [_reward(run), _gap(run), _sources(run), _speed(run), _time(run), *_single(run)]
     return [chart for chart in charts if chart is not None]
 
 
@@ -26,12 +26,37 @@ def _gap(run: RunData) -> Chart | None:
     mean = _series(run, "gap/total/mean", "mean", 1)
     return draw_chart(
         "Gap between trainer and engine",
-        "|trainer's - engine's log-prob| of sampled tokens before any update, in nats. Logarithmic above the break; exact zeros below it.",
+        "|trainer's - engine's log-prob| of audited tokens before any update, in nats. Logarithmic above the break; exact zeros below it.",
         [largest, mean],
         scale=ZeroLogScale.around(value for one in (largest, mean) for _, value in one.points),
         rules=[(FLOAT32_EPSILON, "float32 rounding at 1")],
         zero_band=ZERO_BAND,
     )
+
+
+def _sources(run: RunData) -> Chart | None:
+    title = "Gap by source"
+    series = [
+        _series(run, f"gap/{source}/open/mean", source, slot, "stack")
+        for slot, source in enumerate(GAP_SOURCES, start=1)
+    ]
+    moved = [one for one in series if any(value for _, value in one.points)]
+    if moved:
+        zero = ", ".join(one.label for one in series if one.points and one not in moved)
+        rest = f" Exactly 0 at every step: {zero}." if zero else ""
+        return draw_chart(title, f"{_SOURCES}{rest}", moved)
+    # Bars of no height would show nothing: five exact zeros are one line in their band.
+    zeros = max((one.points for one in series), key=len)
+    return draw_chart(
+        title,
+        f"{_SOURCES} All five are exactly 0 at every step.",
+        [Series("all five", 1, zeros)],
+        scale=ZeroLogScale.around([]),
+        zero_band=ZERO_BAND,
+    )
+
+
+_SOURCES = "Mean |difference| that the loss sees of each source, nats an audited token, stacked."
 
 
 def _speed(run: RunData) -> Chart | None:

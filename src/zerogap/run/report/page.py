@@ -12,6 +12,7 @@ from zerogap.run.report.alarms import alarm_rows
 from zerogap.run.report.cards import build_cards, describe_ranking
 from zerogap.run.report.charts import draw_charts
 from zerogap.run.report.data import changed_settings, flatten, read_run
+from zerogap.run.report.gap_table import gap_table
 from zerogap.run.report.html import render, write_page
 from zerogap.run.report.rollouts import rank, read_newest
 from zerogap.run.report.summary import describe_outcome, tiles
@@ -48,6 +49,7 @@ def write_report(run_dir: Path, *, decode_token: Callable[[int], str]) -> Path:
         tiles=tiles(run),
         alarms=alarm_rows(run),
         charts=draw_charts(run),
+        gaps=gap_table(run),
         outcomes=outcome_counts(run),
         exclusions=exclusion_counts(run),
         settings=setting_rows(changed_settings(run.config)),

@@ -74,7 +74,7 @@ def _gap_sentence(run: RunData) -> Iterator[str]:
     points = run.points("gap/total/max")
     if not points:
         return
-    tokens = f"{run.total('gap/num_tokens'):,.0f} sampled tokens"
+    tokens = f"{run.total('gap/num_tokens'):,.0f} audited tokens"
     step, largest = _largest_gap(run)
     if largest == 0:
         where = (

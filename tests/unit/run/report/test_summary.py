@@ -46,7 +46,7 @@ def test_without_evaluation_the_training_reward_is_told_as_such():
 
 def test_a_gap_of_zero_at_every_step_is_said_with_its_tokens():
     text = outcome(step_record(1), step_record(2))
-    assert "each of 640 sampled tokens" in text
+    assert "each of 640 audited tokens" in text
     assert "the gap was 0.0 at every step" in text
 
 
