@@ -4,6 +4,7 @@ Comes in: a tokenizer folder, a [data] and a [prompt] section. Goes out: ``Promp
 ids. The only home of transformers, which is imported on first use and not with this package.
 """
 
+from zerogap.data.answer_encoder import AnswerEncoder
 from zerogap.data.byte_tokenizer import byte_tokenizer
 from zerogap.data.datasets import PromptSets, build_prompt_sets
 from zerogap.data.encoder import PromptEncoder, check_prompt_lengths
@@ -14,6 +15,7 @@ from zerogap.data.stream import PromptStream
 from zerogap.data.tokenizer import Message, Tokenizer
 
 __all__ = [
+    "AnswerEncoder",
     "Message",
     "PromptEncoder",
     "PromptItem",
