@@ -5,7 +5,7 @@ argparse cannot know which of two words after an unknown flag is its value.
 
 from collections.abc import Sequence
 
-COMMANDS_WITH_RECIPES = ("train", "eval")
+COMMANDS_WITH_RECIPES = ("train", "eval", "certify")
 TOP_LEVEL_KEYS = ("numerics",)
 """Recipe keys outside every section; all others have a dot."""
 

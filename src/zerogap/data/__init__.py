@@ -4,7 +4,6 @@ Comes in: a tokenizer folder, a [data] and a [prompt] section. Goes out: ``Promp
 ids. The only home of transformers, which is imported on first use and not with this package.
 """
 
-from zerogap.data.answer_encoder import AnswerEncoder
 from zerogap.data.byte_tokenizer import byte_tokenizer
 from zerogap.data.datasets import PromptSets, build_prompt_sets
 from zerogap.data.encoder import PromptEncoder, check_prompt_lengths
@@ -12,10 +11,10 @@ from zerogap.data.gguf_tokenizer import write_tokenizer_files
 from zerogap.data.items import PromptItem, TaskScore
 from zerogap.data.reencode import Reencoding, reencode
 from zerogap.data.stream import PromptStream
-from zerogap.data.tokenizer import Message, Tokenizer
+from zerogap.data.tokenizer import TOKENIZER_FILES, Message, Tokenizer
 
 __all__ = [
-    "AnswerEncoder",
+    "TOKENIZER_FILES",
     "Message",
     "PromptEncoder",
     "PromptItem",

@@ -5,5 +5,6 @@ an engine cannot do it refuses; what it computes differently shows up as an open
 """
 
 from zerogap.foreign.transformers_generator import TransformersGenerator
+from zerogap.foreign.transformers_scores import transformers_log_probs
 
-__all__ = ["TransformersGenerator"]
+__all__ = ["TransformersGenerator", "transformers_log_probs"]

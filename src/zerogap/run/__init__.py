@@ -4,6 +4,7 @@ Comes in: a resolved recipe. Goes out: a run's folder with metrics, rollouts, ch
 model and a report. Also what the other commands do: generate, evaluate, export.
 """
 
+from zerogap.run.certify import Certificate, certify
 from zerogap.run.evaluate_model import evaluate_model
 from zerogap.run.export import export_run
 from zerogap.run.free_memory import return_free_memory
@@ -13,8 +14,10 @@ from zerogap.run.report import write_report
 from zerogap.run.train import TrainResult, train
 
 __all__ = [
+    "Certificate",
     "Policy",
     "TrainResult",
+    "certify",
     "evaluate_model",
     "export_run",
     "generate_text",

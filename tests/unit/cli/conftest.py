@@ -23,7 +23,7 @@ def fake_run(monkeypatch):
 
         return call
 
-    for name in ("train", "evaluate_model", "generate_text", "export_run"):
+    for name in ("train", "evaluate_model", "generate_text", "export_run", "certify"):
         setattr(module, name, record(name))
     monkeypatch.setitem(sys.modules, "zerogap.run", module)
     monkeypatch.setattr("zerogap.run", module, raising=False)

@@ -163,6 +163,28 @@ def test_eval_prints_metrics_for_people_or_as_json(fake_run, recipe, capsys):
     assert (model, config.data.eval_size) == ("model", 4)
 
 
+def test_certify_takes_a_model_or_recipes(fake_run, recipe, capsys):
+    fake_run.results["certify"] = SimpleNamespace(
+        is_kept=True, verdicts=(), record=lambda: {"is_kept": True}
+    )
+    assert main(["certify", "package:m/f.gguf", "--numerics", "fast", "--engine.max_running", "3"]) == 0  # fmt: skip
+    assert "certified: all" in capsys.readouterr().out
+    assert main(["certify", recipe, "--model.dtype", "bf16", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"is_kept": True}
+    (_, (of_model,), _), (_, (of_recipe,), kwargs) = fake_run.calls
+    assert (of_model.model.path, of_model.numerics, of_model.engine.max_running) == ("package:m/f.gguf", "fast", 3)  # fmt: skip
+    assert (of_recipe.model.path, of_recipe.model.dtype, kwargs) == ("m", "bf16", {"quiet": True})
+
+
+def test_certify_says_by_its_exit_code_what_does_not_hold(fake_run, capsys):
+    verdicts = tuple(SimpleNamespace(promise=p, is_kept=p != 2, seconds=1.0) for p in (1, 2))
+    fake_run.results["certify"] = SimpleNamespace(is_kept=False, verdicts=verdicts)
+    assert main(["certify", "m"]) == 1
+    assert "1 of 2 promises do not hold here (2)" in capsys.readouterr().out
+    assert main(["certify", "m", "other"]) == 2
+    assert "one model is certified at a time" in capsys.readouterr().err
+
+
 def test_export_passes_both_folders(fake_run, capsys):
     assert main(["export", "runs/x", "out"]) == 0
     assert [str(path) for path in fake_run.calls[0][1]] == ["runs/x", "out"]
@@ -192,7 +214,7 @@ def test_every_key_outside_a_section_can_be_overridden():
     assert tuple(scalars) == TOP_LEVEL_KEYS
 
 
-@pytest.mark.parametrize("command", ["train", "generate", "eval", "export", "bench"])
+@pytest.mark.parametrize("command", ["train", "generate", "eval", "certify", "export", "bench"])
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as ending:
         build_parser().parse_args([command, "--help"])

@@ -1,0 +1,63 @@
+"""``zerogap certify``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zerogap.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zerogap.config import RunConfig
+    from zerogap.run import Certificate
+
+_ANY_RUN = (
+    "--run.dir=runs/certify",
+    "--run.steps=1",
+    "--data.kind=builtin",
+    "--data.name=multiplication",
+    "--reward.kind=last_number",
+)
+"""What a recipe must have and a model alone does not say; certify uses none of it."""
+
+
+def certify(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
+    """Check every promise, a line each; 1 if one does not hold."""
+    config = _config(arguments.subjects, overrides)
+    from zerogap import run
+
+    if arguments.json:
+        certificate = run.certify(config, quiet=arguments.quiet)
+        print(json.dumps(certificate.record()))
+    else:
+        certificate = run.certify(
+            config,
+            quiet=arguments.quiet,
+            on_report=lambda line: print(line, flush=True),
+            on_verdict=lambda verdict: print(verdict.line(), flush=True),
+        )
+        print(_summary(certificate))
+    return 0 if certificate.is_kept else 1
+
+
+def _config(subjects: Sequence[str], overrides: Sequence[str]) -> RunConfig:
+    from zerogap.config.load import load_config
+
+    is_recipe = [subject.endswith(".toml") for subject in subjects]
+    if all(is_recipe):
+        return load_config(subjects, overrides).config
+    if len(subjects) > 1:
+        msg = f"{' '.join(subjects)}: one model is certified at a time, with its own settings or those of recipes; give one MODEL, or RECIPE files (.toml)"
+        raise ConfigError(msg)
+    model = f"--model.path={json.dumps(subjects[0])}"
+    return load_config([], [*_ANY_RUN, model, *overrides]).config
+
+
+def _summary(certificate: Certificate) -> str:
+    seconds = sum(verdict.seconds for verdict in certificate.verdicts)
+    broken = [str(v.promise) for v in certificate.verdicts if not v.is_kept]
+    if broken:
+        return f"NOT certified: {len(broken)} of {len(certificate.verdicts)} promises do not hold here ({', '.join(broken)}); {seconds:.0f} s"  # fmt: skip
+    return f"certified: all {len(certificate.verdicts)} promises hold here; {seconds:.0f} s"

@@ -1,0 +1,72 @@
+"""What the checks are done on: the user's policy, its engines and its trainers, built as a run builds them.
+
+Everything reads the one model. Nothing trains it: learning rates are 0, and a weight that a check changes is put back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerogap.config import EngineConfig, GRPOLossConfig, LossConfig, RunConfig, TrainConfig
+from zerogap.data import TOKENIZER_FILES
+from zerogap.engine import Engine
+from zerogap.models import resolve_source
+from zerogap.run.policy import Policy, tokenizer_folder
+from zerogap.train import Trainer
+from zerogap.types import Sample
+
+_ROOM = {"kv_cache_tokens": 2048}
+"""Enough for every probe: the user's gigabytes are not what is certified."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subjects:
+    """Makes engines and trainers on one policy, as the recipe says but for what a check changes."""
+
+    policy: Policy
+    config: RunConfig
+
+    def engine(self, **changes: Any) -> Engine:  # noqa: ANN401 - values of [engine]
+        """One at version 0; ``changes`` are keys of [engine]."""
+        given = self.config.engine.model_dump() | _ROOM | changes
+        limits = EngineConfig.model_validate(given)
+        return self.policy.engine(limits, seed=self.config.run.seed)
+
+    def trainer(self, **changes: Any) -> Trainer:  # noqa: ANN401 - values of [train]
+        """One that learns nothing; ``changes`` are keys of [train]."""
+        given = self.config.train.model_dump() | {"learning_rate": 0.0, "warmup_steps": 0} | changes
+        return Trainer(
+            self.policy.model,
+            TrainConfig.model_validate(given),
+            self.loss(),
+            total_steps=1,
+            vocab_limit=self.policy.vocab_limit,
+        )
+
+    def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        """By an engine on these weights: float32 [T] each, NaN where the policy did not sample."""
+        engine, columns = self.engine(), []
+        for sample in samples:
+            column = np.full(len(sample), np.nan, np.float32)
+            start = sample.num_prompt_tokens
+            column[start:] = engine.score(tuple(sample.token_ids.tolist()), start=start, temperature=sample.temperature)  # fmt: skip
+            columns.append(column)
+        return columns
+
+    def loss(self) -> LossConfig:
+        """The recipe's, where it is about policy ratios and takes no second model; else GRPO's."""
+        loss = self.config.loss
+        is_plain = loss.compares_within_group and not loss.needs_reference
+        return loss if is_plain else GRPOLossConfig()
+
+    def tokenizer_folder(self) -> Path | None:
+        """Where the tokenizer's files are, if it has any."""
+        section = self.config.model
+        name = section.tokenizer or section.path
+        if name is None or name == "byte":
+            return None
+        folder = tokenizer_folder(resolve_source(name, with_weights=section.tokenizer is None))
+        return folder if any((folder / file).exists() for file in TOKENIZER_FILES) else None
