@@ -18,7 +18,10 @@ class FileData(Section):
     prompt_field: str = "prompt"
     """Field with the question, or with a list of chat messages."""
     answer_field: str | None = None
-    """Field with the reference answer that the reward compares with; none: prompts have no answer."""
+    """Field with the reference answer that the reward compares with, and that loss.kind = "sft" and "dpo" train on; none:
+    prompts have no answer."""
+    rejected_field: str | None = None
+    """Field with a worse answer, for loss.kind = "dpo"."""
     shuffle: bool = True
     """Draw each epoch in a new order, fixed by run.seed; false keeps the file's."""
     eval_path: str | None = None

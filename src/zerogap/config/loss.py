@@ -36,6 +36,11 @@ class Objective(Section):
         return True
 
     @property
+    def compares_answers(self) -> bool:
+        """Whether each prompt needs a worse answer beside its reference answer."""
+        return False
+
+    @property
     def compares_within_group(self) -> bool:
         """Whether the advantage of a completion needs others of the same prompt."""
         return False
@@ -272,6 +277,11 @@ class DPOLossConfig(Objective):
     def trains_on_completions(self) -> bool:
         """Whether the engine samples what is trained on; otherwise the data set's answers are."""
         return False
+
+    @property
+    def compares_answers(self) -> bool:
+        """Whether each prompt needs a worse answer beside its reference answer."""
+        return True
 
     @property
     def needs_reference(self) -> bool:

@@ -85,6 +85,7 @@ class RunConfig(Section):
         yield from self._group_problems()
         yield from self._length_problems()
         yield from self._policy_problems()
+        yield from self._answer_problems()
         if self.train.warmup_steps >= self.run.steps:
             yield f"train.warmup_steps = {self.train.warmup_steps}: the run has run.steps = {self.run.steps} and would never leave the warm-up; set fewer warm-up steps or more steps"
         if self.evaluate.every and not self.data.has_evaluation:
@@ -121,6 +122,18 @@ class RunConfig(Section):
                 yield f'train.old_log_probs = "rollout": {kind}, which have no rollout log-probs; remove the key'
             if self.rollout.lag:
                 yield f"rollout.lag = {self.rollout.lag}: {kind}, so no samples can be old; remove the key"
+
+    def _answer_problems(self) -> Iterator[str]:
+        """Losses that train on answers, and data without them."""
+        kind = f"loss.kind = {self.loss.kind!r}"
+        if not self.loss.trains_on_completions and getattr(self.data, "answer_field", "") is None:
+            yield f"{kind}: it trains on the data set's answers, and data.answer_field is none; name the field that holds them"
+        if not self.loss.compares_answers:
+            return
+        if self.data.kind == "reasoning_gym":
+            yield f'{kind}: it needs a worse answer beside each reference answer, and data.kind = "reasoning_gym" has none; use a file with both, or data.kind = "builtin"'
+        if getattr(self.data, "rejected_field", "") is None:
+            yield f"{kind}: it needs a worse answer beside each reference answer, and data.rejected_field is none; name the field that holds them"
 
     def _length_problems(self) -> Iterator[str]:
         limits = {"engine.kv_cache_tokens": self.engine.kv_cache_tokens}

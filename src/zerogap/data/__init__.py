@@ -4,6 +4,7 @@ Comes in: a tokenizer folder, a [data] and a [prompt] section. Goes out: ``Promp
 ids. The only home of transformers, which is imported on first use and not with this package.
 """
 
+from zerogap.data.answer_encoder import AnswerEncoder
 from zerogap.data.byte_tokenizer import byte_tokenizer
 from zerogap.data.datasets import PromptSets, build_prompt_sets
 from zerogap.data.encoder import PromptEncoder, check_prompt_lengths
@@ -14,18 +15,4 @@ from zerogap.data.stream import PromptStream
 from zerogap.data.tokenizer import TOKENIZER_FILES, Message, Tokenizer
 
 __all__ = [
-    "TOKENIZER_FILES",
-    "Message",
-    "PromptEncoder",
-    "PromptItem",
-    "PromptSets",
-    "PromptStream",
-    "Reencoding",
-    "TaskScore",
-    "Tokenizer",
-    "build_prompt_sets",
-    "byte_tokenizer",
-    "check_prompt_lengths",
-    "reencode",
-    "write_tokenizer_files",
-]
+    "AnswerEncoder",

@@ -51,6 +51,8 @@ def task_items(task: Task, *, name: str, split: Split, size: int, seed: int) -> 
             item_id=f"{name}-{split}-{k}",
             question=d.question,
             answer=d.answer,
+            # From a stream of its own: the questions are those of a task without mistakes.
+            rejected=task.mistake(d.answer, Random(f"{name}/{split}/{seed}/{d.question}")),
             metadata={"key": d.key},
         )
         for k, d in enumerate(drawn)

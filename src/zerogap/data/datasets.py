@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zerogap.config.data import BuiltinData, DataConfig, FileData, ReasoningGymData
 from zerogap.data.builtin import build_task, task_items
-from zerogap.data.files import load_jsonl, load_parquet
+from zerogap.data.files import Fields, load_jsonl, load_parquet
 from zerogap.data.gym import GymPrompts
 from zerogap.data.items import PromptItem, TaskScore
 from zerogap.errors import DataError
@@ -67,11 +67,13 @@ def _builtin(config: BuiltinData) -> PromptSets:
 
 def _files(config: FileData) -> PromptSets:
     load = {"jsonl": load_jsonl, "parquet": load_parquet}[config.kind]
-    fields = {"prompt_field": config.prompt_field, "answer_field": config.answer_field}
-    train = load(Path(config.path), **fields)
+    fields = Fields(
+        prompt=config.prompt_field, answer=config.answer_field, rejected=config.rejected_field
+    )
+    train = load(Path(config.path), fields)
     if config.eval_path is not None:
         return PromptSets(
-            train=train, evaluation=load(Path(config.eval_path), **fields), shuffle=config.shuffle
+            train=train, evaluation=load(Path(config.eval_path), fields), shuffle=config.shuffle
         )
     if config.eval_size >= len(train):
         msg = f"data.eval_size = {config.eval_size}: {config.path} has {len(train)} prompts, which leaves none to train on; set a smaller eval_size"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,33 @@ from zerogap.errors import DataError, MissingExtra
 _NUM_SHOWN = 10
 
 
-def load_jsonl(path: Path, *, prompt_field: str, answer_field: str | None) -> list[PromptItem]:
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """Names of the fields of a line; all other fields become ``metadata``."""
+
+    prompt: str
+    """Holds the question (text), chat messages (list of objects) or ids (list of integers)."""
+    answer: str | None = None
+    """Holds the reference answer, text or number; None: prompts have none."""
+    rejected: str | None = None
+    """Holds a worse answer, text or number; None: prompts have none."""
+
+
+def load_jsonl(path: Path, fields: Fields) -> list[PromptItem]:
     """One prompt a line; every line is a JSON object.
 
     Args:
         path: UTF-8 file.
-        prompt_field: holds the question (text), chat messages (list of objects) or ids (list of integers).
-        answer_field: holds the reference answer, text or number; None: prompts have none.
-            All other fields become ``metadata``.
+        fields: which field holds what.
 
     Raises:
         DataError: unreadable file, or bad lines, each with its number and what is wrong.
     """
     path = _existing(path)
-    return _items(path, _jsonl_rows(path.read_bytes()), prompt_field, answer_field, unit="line")
+    return _items(path, _jsonl_rows(path.read_bytes()), fields, unit="line")
 
 
-def load_parquet(path: Path, *, prompt_field: str, answer_field: str | None) -> list[PromptItem]:
+def load_parquet(path: Path, fields: Fields) -> list[PromptItem]:
     """One prompt a row; fields are columns. Arguments and errors as in ``load_jsonl``."""
     try:
         import pyarrow.parquet
@@ -45,7 +56,7 @@ def load_parquet(path: Path, *, prompt_field: str, answer_field: str | None) -> 
     except (pyarrow.ArrowException, OSError) as error:
         msg = f"{path} cannot be read as parquet ({error}); check data.path and data.kind"
         raise DataError(msg) from error
-    return _items(path, enumerate(rows, start=1), prompt_field, answer_field, unit="row")
+    return _items(path, enumerate(rows, start=1), fields, unit="row")
 
 
 def _existing(path: Path) -> Path:
@@ -57,17 +68,12 @@ def _existing(path: Path) -> Path:
 
 
 def _items(
-    path: Path,
-    rows: Iterable[tuple[int, Any]],
-    prompt_field: str,
-    answer_field: str | None,
-    *,
-    unit: str,
+    path: Path, rows: Iterable[tuple[int, Any]], fields: Fields, *, unit: str
 ) -> list[PromptItem]:
     items, problems = [], []
     for number, row in rows:
         try:
-            items.append(_item(f"{path.stem}-{number}", row, prompt_field, answer_field))
+            items.append(_item(f"{path.stem}-{number}", row, fields))
         except DataError as error:
             problems.append(f"{unit} {number}: {error}")
     if problems:
@@ -113,19 +119,20 @@ def _no_constant(name: str) -> None:
     raise ValueError(msg)
 
 
-def _item(item_id: str, row: object, prompt_field: str, answer_field: str | None) -> PromptItem:
+def _item(item_id: str, row: object, fields: Fields) -> PromptItem:
     if isinstance(row, ValueError):
         msg = f"not valid JSON: {row}"
         raise DataError(msg)
     if not isinstance(row, dict):
-        msg = f"a {type(row).__name__} instead of an object with the field {prompt_field!r}"
+        msg = f"a {type(row).__name__} instead of an object with the field {fields.prompt!r}"
         raise DataError(msg)
-    rest = {name: value for name, value in row.items() if name not in (prompt_field, answer_field)}
+    used = (fields.prompt, fields.answer, fields.rejected)
     return PromptItem(
         item_id=item_id,
-        **_prompt(_field(row, prompt_field), prompt_field),
-        answer=None if answer_field is None else _answer(_field(row, answer_field), answer_field),
-        metadata=rest,
+        **_prompt(_field(row, fields.prompt), fields.prompt),
+        answer=_answer(row, fields.answer),
+        rejected=_answer(row, fields.rejected),
+        metadata={name: value for name, value in row.items() if name not in used},
     )
 
 
@@ -150,7 +157,10 @@ def _prompt(value: object, name: str) -> dict[str, Any]:
     raise DataError(msg)
 
 
-def _answer(value: object, name: str) -> str:
+def _answer(row: Mapping[str, Any], name: str | None) -> str | None:
+    if name is None:
+        return None
+    value = _field(row, name)
     if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return str(value)
     msg = f"{name!r} is {json.dumps(value, default=str)[:80]}; an answer is text or a number"

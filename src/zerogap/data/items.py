@@ -27,7 +27,9 @@ class PromptItem:
     prompt_ids: tuple[int, ...] | None = None
     """Ids that are the prompt already."""
     answer: str | None = None
-    """What the reward compares with; None if the reward needs no reference."""
+    """What the reward compares with, and what supervised losses train on; None if neither needs one."""
+    rejected: str | None = None
+    """A worse answer, for losses that compare two."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else the data set says, for rewards of the user's own."""
 
@@ -40,6 +42,9 @@ class PromptItem:
         given = [name for name, value in forms.items() if value]
         if len(given) != 1:
             msg = f"prompt {self.item_id} has {' and '.join(given) or 'nothing to ask'}; give exactly one non-empty of {', '.join(forms)}"
+            raise DataError(msg)
+        if self.rejected is not None and self.rejected == self.answer:
+            msg = f"prompt {self.item_id} has {self.answer!r} as its answer and as the rejected one: equal texts cannot be told apart; change one, or leave the prompt out"
             raise DataError(msg)
 
 

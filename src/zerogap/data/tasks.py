@@ -1,7 +1,7 @@
 """The tasks that need no download: how a question is drawn and how its answer is scored.
 
 A task is a frozen dataclass whose fields are its difficulty (``data.params`` in a recipe). It draws a
-``Drawn`` from a random stream and scores a completion's text from 0 to 1. Which questions are for
+``Drawn`` from a random stream, scores a completion's text from 0 to 1, and makes a plausible mistake. Which questions are for
 training and which for evaluation is decided in ``builtin.py`` from ``Drawn.key``.
 
 The arithmetic and letter tasks are for instruction-tuned models, from 100 M parameters. ``repeat_letter``
@@ -43,6 +43,10 @@ class Task(Protocol):
         """How right the completion's text is, in [0, 1]."""
         ...
 
+    def mistake(self, answer: str, random: Random) -> str:
+        """An answer that looks like the right one and scores less."""
+        ...
+
 
 @dataclass(frozen=True)
 class Multiplication:
@@ -62,6 +66,10 @@ class Multiplication:
         """1 if the last number is the product."""
         return float(last_number(completion) == Decimal(answer))
 
+    def mistake(self, answer: str, random: Random) -> str:
+        """Another number, near the right one."""
+        return _other_number(answer, random)
+
 
 @dataclass(frozen=True)
 class Addition:
@@ -80,6 +88,10 @@ class Addition:
     def score(self, completion: str, answer: str) -> float:
         """1 if the last number is the sum."""
         return float(last_number(completion) == Decimal(answer))
+
+    def mistake(self, answer: str, random: Random) -> str:
+        """Another number, near the right one."""
+        return _other_number(answer, random)
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,10 @@ class Arithmetic:
         """1 if the last number is the result."""
         return float(last_number(completion) == Decimal(answer))
 
+    def mistake(self, answer: str, random: Random) -> str:
+        """Another number, near the right one."""
+        return _other_number(answer, random)
+
 
 @dataclass(frozen=True)
 class CountLetters:
@@ -131,6 +147,10 @@ class CountLetters:
     def score(self, completion: str, answer: str) -> float:
         """1 if the last number is the count."""
         return float(last_number(completion) == Decimal(answer))
+
+    def mistake(self, answer: str, random: Random) -> str:
+        """Another number, near the right one."""
+        return _other_number(answer, random)
 
 
 @dataclass(frozen=True)
@@ -157,6 +177,10 @@ class SortLetters:
         """Likeness of the last word and the answer."""
         return sequence_credit(last_word(completion), answer)
 
+    def mistake(self, answer: str, random: Random) -> str:
+        """One of the letters is another, wherever it stands."""
+        return _other_letter(answer, _ALPHABET, random)
+
 
 @dataclass(frozen=True)
 class Reverse:
@@ -176,6 +200,10 @@ class Reverse:
     def score(self, completion: str, answer: str) -> float:
         """Likeness of the last word and the answer."""
         return sequence_credit(last_word(completion), answer)
+
+    def mistake(self, answer: str, random: Random) -> str:
+        """One of the letters is another, wherever it stands."""
+        return _other_letter(answer, _ALPHABET, random)
 
 
 @dataclass(frozen=True)
@@ -200,6 +228,10 @@ class RepeatLetter:
         """Mean credit of the characters."""
         return character_credit(completion, answer, alphabet=self.letters)
 
+    def mistake(self, answer: str, random: Random) -> str:
+        """One of the letters is another, wherever it stands."""
+        return _other_letter(answer, self.letters, random)
+
 
 @dataclass(frozen=True)
 class CopyLetters:
@@ -220,6 +252,10 @@ class CopyLetters:
     def score(self, completion: str, answer: str) -> float:
         """Mean credit of the characters."""
         return character_credit(completion, answer, alphabet=self.letters)
+
+    def mistake(self, answer: str, random: Random) -> str:
+        """One of the letters is another, wherever it stands."""
+        return _other_letter(answer, self.letters, random)
 
 
 TASKS: dict[str, type[Task]] = {
@@ -245,6 +281,17 @@ def _draw_sum(random: Random, low: int, high: int, sign: str) -> Drawn:
 
 def _word(random: Random, min_length: int, max_length: int, letters: str) -> str:
     return "".join(random.choices(letters, k=random.randint(min_length, max_length)))
+
+
+def _other_number(answer: str, random: Random) -> str:
+    offset = random.choice([-2, -1, 1, 2])
+    # No result of these tasks is negative.
+    return str(int(answer) + (offset if int(answer) + offset >= 0 else abs(offset)))
+
+
+def _other_letter(answer: str, letters: str, random: Random) -> str:
+    wrong = random.choice(answer)
+    return answer.replace(wrong, random.choice([x for x in letters if x != wrong]))
 
 
 def _check_range(low_name: str, low: int, high_name: str, high: int, *, least: int) -> None:

@@ -107,9 +107,14 @@ class Tokenizer:
         return self._hf.pad_token_id
 
     @cached_property
+    def eos_token_id(self) -> int | None:
+        """The end-of-sequence id that the tokenizer itself names, if any."""
+        return self._hf.eos_token_id
+
+    @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Every id that ends a turn: the tokenizer's own and those that the folder's configs declare."""
-        found = {self._hf.eos_token_id}
+        found = {self.eos_token_id}
         for name in ("generation_config.json", "config.json"):
             found.update(_declared_eos(self._folder / name) if self._folder else ())
         return tuple(sorted(found - {None}))

@@ -1,11 +1,12 @@
 """From prompts to scored groups: generation through the ``Generator`` protocol, rewards, outcomes, storage.
 
-Comes in: prompt items and whoever continues them. Goes out: groups of samples, each with a reward or with
-the reason why it has none. Advantages are in ``algorithms``.
+Comes in: prompt items and whoever continues them, or whose answers are learnt from. Goes out: groups of samples,
+each with a reward or with the reason why it has none. Advantages are in ``algorithms``.
 """
 
 from zerogap.rollout.build import build_rewards
 from zerogap.rollout.collect import Collector, CollectProgress, Rollouts, group_samples
+from zerogap.rollout.demonstrations import Demonstrations
 from zerogap.rollout.dynamic_sampling import DynamicRollouts, collect_dynamically
 from zerogap.rollout.generator import Generator, Progress
 from zerogap.rollout.rewards import (
@@ -15,6 +16,7 @@ from zerogap.rollout.rewards import (
     RewardResult,
     Rewards,
 )
+from zerogap.rollout.shaping import Shaping, by_completion_len
 from zerogap.rollout.statistics import add_rollout_metrics
 from zerogap.rollout.storage import load_rollouts, save_rollouts
 from zerogap.rollout.worker_rewards import WorkerRewards
@@ -22,6 +24,7 @@ from zerogap.rollout.worker_rewards import WorkerRewards
 __all__ = [
     "CollectProgress",
     "Collector",
+    "Demonstrations",
     "DirectRewards",
     "DynamicRollouts",
     "Generator",
@@ -31,9 +34,11 @@ __all__ = [
     "RewardResult",
     "Rewards",
     "Rollouts",
+    "Shaping",
     "WorkerRewards",
     "add_rollout_metrics",
     "build_rewards",
+    "by_completion_len",
     "collect_dynamically",
     "group_samples",
     "load_rollouts",

@@ -25,6 +25,7 @@ from zerogap.errors import GenerationFailed, RewardFailed
 from zerogap.rollout.generator import Generator, Progress
 from zerogap.rollout.outcomes import sample_of
 from zerogap.rollout.rewards import RewardRequest, RewardResult, Rewards
+from zerogap.rollout.shaping import Shaping, shaped
 from zerogap.types import (
     GenerateOutput,
     GenerateRequest,
@@ -80,6 +81,7 @@ class Collector:
         sampling: SamplingParams,
         group_size: int,
         seed: int,
+        shapings: Mapping[str, Shaping] | None = None,
     ) -> None:
         """Keep what every batch uses.
 
@@ -92,6 +94,7 @@ class Collector:
             sampling: how completions are drawn; ``n`` and ``sampling_seed`` are set here.
             group_size: completions of a prompt.
             seed: the run's; with step and place it fixes each prompt's noise.
+            shapings: added to the rewards, by the name of the part that they become.
         """
         self._generator = generator
         self._rewards = rewards
@@ -101,6 +104,7 @@ class Collector:
         self._sampling = sampling
         self._group_size = group_size
         self._seed = seed
+        self._shapings = dict(shapings or {})
 
     def collect(
         self,
@@ -167,6 +171,7 @@ class Collector:
         results = self._rewards.compute(requests, on_done=_counter(on_progress, len(places)))
         for place, result in zip(places, results, strict=True):
             samples[place] = _with_reward(samples[place], result)
+        samples = shaped(samples, self._shapings)
         return Rollouts(groups=group_samples(samples), items=drawn.items)
 
     def _request(self, group_id: str, item: PromptItem) -> GenerateRequest:

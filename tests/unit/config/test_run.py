@@ -16,6 +16,7 @@ TINY = {
     "head_dim": 32,
     "max_positions": 128,
 }
+MINE = {"kind": "import", "function": "mine:reward"}
 JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
 
 
@@ -54,6 +55,18 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             'old_log_probs = "rollout": corrections.weight',
         ),
         ({"loss": {"kind": "dpo"}, "rollout": {"lag": 1}}, "rollout.lag = 1"),
+        (
+            {"loss": {"kind": "sft"}, "data": {"kind": "jsonl", "path": "a"}, "reward": MINE},
+            "kind = 'sft': .*data.answer_field is none; name the field",
+        ),
+        (
+            {"loss": {"kind": "dpo"}, "data": JSONL},
+            "kind = 'dpo': .*data.rejected_field is none; name the field",
+        ),
+        (
+            {"loss": {"kind": "dpo"}, "data": {"kind": "reasoning_gym", "dataset": "products"}},
+            "kind = 'dpo': .*reasoning_gym.* has none; use a file with both",
+        ),
         ({"loss": {"kind": "dapo", "overlong": {"buffer_tokens": 999}}}, "buffer_tokens = 999"),
         ({"corrections": {"weight": {"kind": "clip"}}}, "kind = 'clip', low = 0.0"),
         ({"mismatch": {"remedies": ["replays", "replays"]}}, "named twice"),

@@ -2,7 +2,7 @@ import pytest
 
 from zerogap.config.data import JsonlData, ParquetData
 from zerogap.data import build_prompt_sets
-from zerogap.data.files import load_jsonl
+from zerogap.data.files import Fields, load_jsonl
 from zerogap.errors import DataError
 
 
@@ -12,8 +12,8 @@ def write(tmp_path, *lines):
     return path
 
 
-def load(path, prompt_field="prompt", answer_field="answer"):
-    return load_jsonl(path, prompt_field=prompt_field, answer_field=answer_field)
+def load(path, prompt="prompt", answer="answer", rejected=None):
+    return load_jsonl(path, Fields(prompt=prompt, answer=answer, rejected=rejected))
 
 
 def test_questions_messages_and_ids_are_understood(tmp_path):
@@ -113,3 +113,15 @@ def test_parquet_rows_are_prompts(tmp_path):
     (tmp_path / "d.parquet").write_text("no parquet")
     with pytest.raises(DataError, match="cannot be read as parquet"):
         build_prompt_sets(config)
+
+
+def test_a_rejected_answer_is_read_and_differs_from_the_answer(tmp_path):
+    good = '{"prompt": "1+1?", "chosen": "2", "worse": 3, "level": 1}'
+    fields = {"answer": "chosen", "rejected": "worse"}
+    (item,) = load(write(tmp_path, good), **fields)
+    assert (item.answer, item.rejected, item.metadata) == ("2", "3", {"level": 1})
+    (item,) = load(write(tmp_path, good), answer="chosen")
+    assert (item.rejected, item.metadata) == (None, {"worse": 3, "level": 1})
+    equal, missing = '{"prompt": "a", "chosen": "2", "worse": 2}', '{"prompt": "a", "chosen": "2"}'
+    with pytest.raises(DataError, match=r"(?s)line 1.*told apart.*line 2: no field 'worse'"):
+        load(write(tmp_path, equal, missing), **fields)

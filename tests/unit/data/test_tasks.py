@@ -34,6 +34,17 @@ def test_the_answer_scores_one_and_garbage_nearly_nothing(name):
             assert task.score(garbage, item.answer) < 0.1
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_a_mistake_looks_like_an_answer_and_scores_less(name):
+    task = build_task(name, {})
+    mistakes = items(name, "train", 40)
+    assert [i.rejected for i in mistakes] == [i.rejected for i in items(name, "train", 40)]
+    for item in mistakes:
+        assert item.rejected != item.answer
+        assert len(item.rejected) <= len(item.answer) + 1
+        assert task.score(item.rejected, item.answer) < 1
+
+
 def test_questions_are_the_same_on_every_machine():
     assert [i.question for i in items("copy_letters", "train", 3)] == ["aefa>", "gfeh>", "cdag>"]
 

@@ -10,7 +10,14 @@ from zerogap.algorithms import group_advantages
 from zerogap.config.prompt import PromptConfig
 from zerogap.data import PromptEncoder, PromptItem, byte_tokenizer
 from zerogap.errors import DataError, EngineError, GenerationFailed, RewardFailed
-from zerogap.rollout import Collector, DirectRewards, RewardResult, Rollouts, group_samples
+from zerogap.rollout import (
+    Collector,
+    DirectRewards,
+    RewardResult,
+    Rollouts,
+    by_completion_len,
+    group_samples,
+)
 from zerogap.rollout.collect import noise_seed
 from zerogap.types import FinishReason, Outcome, Sample, SamplingParams, Source
 
@@ -22,7 +29,7 @@ def count_vowels(completion, item, sample):
     return float(sum(c in "aeiou" for c in completion))
 
 
-def collector(generator=None, function=count_vowels, *, seed=0, group_size=4):
+def collector(generator=None, function=count_vowels, *, seed=0, group_size=4, shapings=None):
     return Collector(
         generator or FakeGenerator(),
         DirectRewards(function),
@@ -32,6 +39,7 @@ def collector(generator=None, function=count_vowels, *, seed=0, group_size=4):
         sampling=SamplingParams(max_new_tokens=8, temperature=0.7),
         group_size=group_size,
         seed=seed,
+        shapings=shapings,
     )
 
 
@@ -305,3 +313,12 @@ def test_a_failure_that_the_function_chose_is_a_failure():
 
     sample = collector(function=reward).collect(ITEMS, step=0).samples[0]
     assert (sample.outcome, sample.outcome_detail) == (Outcome.VERIFIER_FAILED, "the judge is away")
+
+
+def test_rewards_are_shaped_after_the_verifier():
+    shapings = {"overlong": by_completion_len(lambda lengths: -0.25 * lengths)}
+    plain, shaped = (collector(shapings=s).collect(ITEMS, step=5) for s in (None, shapings))
+    for before, after in zip(plain.samples, shaped.samples, strict=True):
+        num_written = len(after) - after.num_prompt_tokens
+        assert after.reward_parts == {"overlong": -0.25 * num_written}
+        assert after.reward == before.reward - 0.25 * num_written

@@ -1,0 +1,115 @@
+"""From prompts with reference answers to records that train on them: what takes the collector's place in supervised losses.
+
+A prompt gives one record, its reference answer; or, where answers are compared, two of one group: the reference answer
+with reward 1, named ``<group>/chosen``, then the worse one with reward 0, ``<group>/rejected``. The reward is what a loss
+reads; names and order are for people.
+"""
+
+from collections.abc import Callable, Sequence
+
+from zerogap.data import PromptItem
+from zerogap.errors import DataError
+from zerogap.rollout.collect import Rollouts
+from zerogap.types import Group, Sample
+
+_NUM_SHOWN = 5
+
+
+class Demonstrations:
+    """Makes records of prompt items. Holds no state between calls: the same call gives the same records."""
+
+    def __init__(
+        self,
+        *,
+        encode: Callable[[PromptItem], Sequence[int]],
+        encode_answer: Callable[[Sequence[int], str], Sequence[int]],
+        compares_answers: bool,
+    ) -> None:
+        """Keep what every step uses.
+
+        Args:
+            encode: prompt ids of an item, the same as in sampling and evaluation.
+            encode_answer: (prompt ids, answer) -> ids of the answer with its end token.
+            compares_answers: two records a prompt, the reference answer and the rejected one.
+        """
+        self._encode = encode
+        self._encode_answer = encode_answer
+        self._compares_answers = compares_answers
+
+    def __call__(self, items: Sequence[PromptItem], *, step: int) -> Rollouts:
+        """The records of the items, one group an item, in their order.
+
+        Args:
+            items: prompts with answers; one that occurs twice makes two groups.
+            step: names the groups, as the collector names its own.
+
+        Raises:
+            DataError: an item lacks an answer, or cannot be encoded.
+        """
+        named = {f"train-{step:06d}-{place:04d}": item for place, item in enumerate(items)}
+        groups = [
+            Group(group_id=name, samples=self._records(name, item)) for name, item in named.items()
+        ]
+        return Rollouts(groups=tuple(groups), items=named)
+
+    def check(self, items: Sequence[PromptItem], *, max_tokens: int) -> int:
+        """Encode every item once before a run starts, so that no step fails on one. Gives the longest record's length.
+
+        Args:
+            items: all training prompts of the run.
+            max_tokens: of a prompt with its answer; the model's context length.
+
+        Raises:
+            DataError: items without an answer, that cannot be encoded or are too long, several in one message.
+        """
+        problems, longest = [], 0
+        for item in items:
+            try:
+                length = max(map(len, self._records(item.item_id, item)))
+            except DataError as error:
+                problems.append(str(error))
+                continue
+            longest = max(longest, length)
+            if length > max_tokens:
+                problems.append(f"prompt {item.item_id} has {length} tokens with its answer")
+        if problems:
+            listed = "\n  ".join(problems[:_NUM_SHOWN])
+            more = f"\n  and {len(problems) - _NUM_SHOWN} more" if problems[_NUM_SHOWN:] else ""
+            msg = f"{len(problems)} of {len(items)} training prompts give no answer to train on (at most {max_tokens} tokens fit the model); correct or remove them:\n  {listed}{more}"
+            raise DataError(msg)
+        return longest
+
+    def _records(self, group_id: str, item: PromptItem) -> tuple[Sample, ...]:
+        if not self._compares_answers:
+            return (self._record(group_id, item, item.answer, "reference answer", "0", None),)
+        return (
+            self._record(group_id, item, item.answer, "reference answer", "chosen", 1.0),
+            self._record(group_id, item, item.rejected, "rejected answer", "rejected", 0.0),
+        )
+
+    def _record(
+        self,
+        group_id: str,
+        item: PromptItem,
+        answer: str | None,
+        what: str,
+        name: str,
+        reward: float | None,
+    ) -> Sample:
+        if answer is None:
+            msg = f"prompt {item.item_id} has no {what}, and this loss trains on it; give it one, or leave the prompt out"
+            raise DataError(msg)
+        prompt_ids = self._encode(item)
+        try:
+            answer_ids = self._encode_answer(prompt_ids, answer)
+        except DataError as error:
+            msg = f"prompt {item.item_id}: {error}"
+            raise DataError(msg) from error
+        return Sample.demonstration(
+            prompt_ids,
+            answer_ids,
+            group_id=group_id,
+            rollout_id=f"{group_id}/{name}",
+            reward=reward,
+            text=answer,
+        )
