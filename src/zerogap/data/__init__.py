@@ -15,4 +15,19 @@ from zerogap.data.stream import PromptStream
 from zerogap.data.tokenizer import TOKENIZER_FILES, Message, Tokenizer
 
 __all__ = [
+    "TOKENIZER_FILES",
     "AnswerEncoder",
+    "Message",
+    "PromptEncoder",
+    "PromptItem",
+    "PromptSets",
+    "PromptStream",
+    "Reencoding",
+    "TaskScore",
+    "Tokenizer",
+    "build_prompt_sets",
+    "byte_tokenizer",
+    "check_prompt_lengths",
+    "reencode",
+    "write_tokenizer_files",
+]
