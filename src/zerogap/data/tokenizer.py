@@ -117,7 +117,7 @@ class Tokenizer:
         found = {self.eos_token_id}
         for name in ("generation_config.json", "config.json"):
             found.update(_declared_eos(self._folder / name) if self._folder else ())
-        return tuple(sorted(found - {None}))
+        return tuple(sorted(i for i in found if i is not None))
 
     @cached_property
     def adds_bos(self) -> bool:
