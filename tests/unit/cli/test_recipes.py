@@ -1,21 +1,50 @@
 """Every recipe in the repository loads, and stays itself through --dry-run."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from zerogap.cli import main
 from zerogap.config.load import config_from_toml, load_config
+from zerogap.config.loss import LossConfig
 
-RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[3] / "recipes"
+LOSSES = {path.stem: path for path in sorted((FOLDER / "losses").glob("*.toml"))}
+RECIPES = [
+    *([path] for path in sorted(FOLDER.glob("*.toml"))),
+    *([FOLDER / "tiny.toml", path] for path in LOSSES.values()),
+]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def name_of(recipe: list[Path]) -> str:
+    return "+".join(path.stem for path in recipe)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=name_of)
 def test_a_recipe_passes_dry_run(recipe, capsys):
-    assert main(["train", str(recipe), "--dry-run"]) == 0
+    assert main(["train", *map(str, recipe), "--dry-run"]) == 0
     printed = config_from_toml(capsys.readouterr().out)
-    assert printed == load_config([recipe]).config
+    assert printed == load_config(recipe).config
 
 
 def test_there_are_recipes():
-    assert {"quickstart", "tiny"} <= {path.stem for path in RECIPES}
+    assert {"quickstart", "tiny"} <= {name_of(recipe) for recipe in RECIPES}
+
+
+def test_every_loss_has_a_recipe_that_is_about_it():
+    (union, _) = get_args(LossConfig)
+    kinds = {get_args(c.model_fields["kind"].annotation)[0] for c in get_args(union)}
+    assert kinds == set(LOSSES)
+    for kind, path in LOSSES.items():
+        config = load_config([FOLDER / "tiny.toml", path]).config
+        assert config.loss.kind == kind
+        assert config.run.dir == f"runs/losses/{kind}"
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_recipe_can_be_tried_for_three_steps_and_says_how(kind):
+    config = load_config([FOLDER / "tiny.toml", LOSSES[kind]], ["--run.steps", "3"]).config
+    assert config.train.warmup_steps < 3
+    command = f"zerogap train recipes/tiny.toml recipes/losses/{kind}.toml\n"
+    assert command in LOSSES[kind].read_text()
