@@ -139,29 +139,50 @@ def test_without_attributed_tokens_there_are_no_statistics():
     assert ledger_statistics([]) is None
 
 
+GROUPS = ("a", "b", "a", "c", "b", "a")
+COUNTS = np.array([10, 0, 30, 20, 0, 40])
+
+
 def test_records_are_chosen_until_they_hold_the_share():
-    counts = np.array([10, 0, 30, 20, 0, 40])
     for seed in range(20):
-        chosen = choose_records(counts, share=0.5, min_records=1, seed=(seed,))
+        chosen = choose_records(COUNTS, GROUPS, share=0.5, min_records=1, seed=(seed,))
         assert chosen == sorted(set(chosen))
-        assert counts[chosen].min() > 0
-        assert counts[chosen].sum() >= 50
-        assert counts[chosen].sum() - min(counts[chosen]) < 100
+        assert COUNTS[chosen].min() > 0
+        assert COUNTS[chosen].sum() >= 50
+        assert len(chosen) < 4 or COUNTS[chosen].sum() - 40 < 100
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 4), (1e-6, 2)])
 def test_all_are_chosen_or_the_least_number(share, expected):
-    counts = np.array([10, 0, 30, 20, 0, 40])
-    assert len(choose_records(counts, share=share, min_records=2, seed=(1,))) == expected
+    chosen = choose_records(COUNTS, GROUPS, share=share, min_records=2, seed=(1,))
+    assert len(chosen) == expected
 
 
 def test_the_seed_decides_who_is_chosen():
-    counts = np.full(50, 7)
+    counts, groups = np.full(48, 7), [str(record // 8) for record in range(48)]
     first, again, other = (
-        choose_records(counts, share=0.1, min_records=4, seed=(3, step)) for step in (1, 1, 2)
+        choose_records(counts, groups, share=0.05, min_records=4, seed=(3, step))
+        for step in (1, 1, 2)
     )
     assert first == again != other
 
 
+def test_siblings_are_chosen_by_twos():
+    counts, groups = np.full(48, 7), [str(record // 8) for record in range(48)]
+    for seed in range(20):
+        chosen = choose_records(counts, groups, share=0.01, min_records=4, seed=(seed,))
+        assert len({groups[record] for record in chosen}) <= 2
+
+
+def test_every_pair_is_as_likely_as_every_other():
+    counts, groups = np.full(7, 5), list("aaaabbc")
+    drawn = np.zeros(7)
+    for seed in range(4_000):
+        drawn[choose_records(counts, groups, share=0.01, min_records=1, seed=(seed,))] += 1
+    # Of one record: first of a pair half of the time, of a pair of its own always; there are 4 pairs.
+    expected = 4_000 / 4 * np.array([0.5] * 6 + [1.0])
+    assert np.abs(drawn - expected).max() < 5 * np.sqrt(expected.max())
+
+
 def test_nothing_to_choose_from():
-    assert choose_records(np.zeros(3, np.int64), share=0.5, min_records=4, seed=(0,)) == []
+    assert choose_records(np.zeros(3, np.int64), "aab", share=0.5, min_records=4, seed=(0,)) == []

@@ -48,6 +48,7 @@ class Ledger:
         ]
         chosen = choose_records(
             np.array(num_tokens, np.int64),
+            [sample.group_id for sample in samples],
             share=self._config.share,
             min_records=self._config.min_records,
             seed=(self._seed, step, _CHOOSING),

@@ -1,0 +1,172 @@
+"""What does the ledger cost, as a share of a training step?
+
+    python benchmarks/ledger.py --json
+
+Steps of recipes/quickstart.toml in this process: generate, audit, train, publish, with rewards that take turns. The
+audit scores the records that the default share chooses with a forward pass of its own; what it costs is divided by the
+time of the same step without it. Both see the same machine a moment apart, so the ratio is worth more than the seconds.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from zerogap.config import RunConfig
+from zerogap.config.load import load_config
+from zerogap.data import PromptEncoder, PromptStream, build_prompt_sets, reencode
+from zerogap.engine import Engine
+from zerogap.kernels import kernel_report
+from zerogap.run import Policy, load_policy
+from zerogap.run.ledger import ForwardScorer, Ledger
+from zerogap.train import Trainer
+from zerogap.types import GenerateRequest, Sample
+from zerogap.weights import weight_fingerprint
+
+Result = TypeVar("Result")
+RECIPE = Path(__file__).parent.parent / "recipes" / "quickstart.toml"
+LIMIT = 0.03
+"""Most that an audit at the default share may cost of a step."""
+
+
+class Timed:
+    """Seconds of the parts of one step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, part: str, function: Callable[[], Result]) -> Result:
+        """What the function returns; its time is kept."""
+        began = time.perf_counter()
+        result = function()
+        self.seconds[part] = time.perf_counter() - began
+        return result
+
+
+def steps(config: RunConfig) -> Iterator[dict[str, float]]:
+    """One step after another: seconds of its parts, and what was audited."""
+    policy = load_policy(config.model, seed=0)
+    policy.probe()
+    engine, draw = policy.engine(config.engine, seed=0), drawing(config, policy)
+    trainer = Trainer(
+        policy.model,
+        config.train,
+        config.loss,
+        total_steps=config.run.steps,
+        vocab_limit=policy.vocab_limit,
+    )
+    ledger = ledger_of(config, policy, engine)
+    for step in itertools.count(1):
+        timed = Timed()
+        samples = timed("generate", lambda: draw(engine))
+        engine.release_memory_occupation()
+        entry = timed("audit", partial(ledger.measure, samples, step=step, version=step - 1))
+        timed("train", partial(trainer.step, samples, exact_version=step - 1))
+        timed("publish", partial(publish, policy, engine, step))
+        yield {
+            **timed.seconds,
+            "audited": entry.num_tokens,
+            "sampled": sum(sample.num_loss_tokens for sample in samples),
+            "gap": 0.0 if entry.statistics is None else entry.statistics.total.open.max,
+        }
+
+
+def drawing(config: RunConfig, policy: Policy) -> Callable[[Engine], list[Sample]]:
+    """Draws the completions of the next prompts; rewards take turns, so that every group has a signal."""
+    sets = build_prompt_sets(config.data)
+    encode = PromptEncoder(policy.tokenizer, config.prompt)
+    stream = PromptStream(sets.train, seed=0, shuffle=sets.shuffle)
+    sampling = replace(config.rollout.sampling.params(), n=config.rollout.group_size)
+
+    def draw(engine: Engine) -> list[Sample]:
+        prompts = [tuple(encode(item)) for item in stream.take(config.rollout.prompts_per_step)]
+        outputs = engine.generate(
+            [GenerateRequest(input_ids=ids, sampling_params=sampling) for ids in prompts]
+        )
+        return [
+            Sample.from_output(
+                output, group_id=output.rid, temperature=sampling.temperature
+            ).scored(at % 2)
+            for at, output in enumerate(outputs)
+        ]
+
+    return draw
+
+
+def ledger_of(config: RunConfig, policy: Policy, engine: Engine) -> Ledger:
+    """As a run builds it."""
+    scorer = ForwardScorer(
+        policy.model,
+        live_version=lambda: engine.weight_version,
+        vocab_limit=policy.vocab_limit,
+        micro_batch_tokens=config.train.micro_batch_tokens,
+    )
+    return Ledger(
+        scorer,
+        config.ledger,
+        reencode=lambda ids: reencode(ids, policy.tokenizer),
+        seed=0,
+    )
+
+
+def publish(policy: Policy, engine: Engine, version: int) -> None:
+    """Engine and trainer share their weights: a fingerprint and a number."""
+    weight_fingerprint(policy.model)
+    engine.set_weight_version(version)
+    engine.resume_memory_occupation()
+
+
+def measure(repeats: int) -> dict[str, dict]:
+    """Medians over steps, the first one left out: it records passes and takes memory."""
+    config = load_config([RECIPE]).config
+    taken = list(itertools.islice(steps(config), 1, repeats + 1))
+    shares = [
+        step["audit"] / (step["generate"] + step["train"] + step["publish"]) for step in taken
+    ]
+    share = statistics.median(shares)
+    return {
+        "ratios": {"audit_share_of_step": share, "limit": LIMIT},
+        "step": {name: statistics.median(step[name] for step in taken) for name in taken[0]},
+        "spread": {"least": min(shares), "most": max(shares)},
+        "run": {
+            "kernels": kernel_report(),
+            "threads": torch.get_num_threads(),
+            "repeats": repeats,
+            "recipe": RECIPE.name,
+            "is_within_limit": share <= LIMIT,
+        },
+    }
+
+
+def main() -> None:
+    """Measure and print; exit code 1 if the audit costs more than it may."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=5, help="steps (default: 5)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    result = measure(args.repeats)
+    lines = [json.dumps(result)] if args.json else _lines(result)
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.exit(0 if result["run"]["is_within_limit"] else 1)
+
+
+def _lines(result: dict[str, dict]) -> Iterator[str]:
+    for title, figures in result.items():
+        yield title
+        for name, value in figures.items():
+            yield f"  {name:24} {f'{value:.4g}' if isinstance(value, float) else value}"
+
+
+if __name__ == "__main__":
+    main()
