@@ -118,7 +118,7 @@ def test_an_exception_names_its_message():
     report = watch(stop=True).failed(7, NumericsError("rollout g/3: log-prob is nan"))
     (alarm,) = report.alarms
     assert "rollout g/3" in alarm.line()
-    assert alarm.command == "zerogap capsule runs/mine --step 7 step_7.capsule"
+    assert alarm.command == "zerogap capsule runs/mine --step 7 step_7.zip"
     assert report.should_stop
 
 

@@ -30,10 +30,11 @@ def suspect(kind: AlarmKind, metrics: Metrics) -> str:
 
 
 def command(kind: AlarmKind, run_dir: Path, step: int) -> str:
-    """What to run for a closer look at ``step``."""
+    """What to run for a closer look at ``step``: its worst tokens, all of its rollouts, or its gradient."""
     if kind in ("gradient", "numerics"):
-        return f"zerogap capsule {run_dir} --step {step} step_{step}.capsule"
-    return f"zerogap audit {run_dir} --step {step}"
+        return f"zerogap capsule {run_dir} --step {step} step_{step}.zip"
+    page = "" if kind == "gap" else f" --html step_{step}.html"
+    return f"zerogap audit {run_dir} --step {step}{page}"
 
 
 def _of_gap(metrics: Metrics) -> str:

@@ -3,18 +3,21 @@ import json
 import pytest
 from helpers.recipes import TINY_POLICY, run_config
 
-from zerogap.errors import ConfigError
+from zerogap.errors import ConfigError, NumericsError
 from zerogap.kernels import RowProbe
 from zerogap.run.certify import certify
 from zerogap.run.certify.certify import describe_probe
 from zerogap.run.certify.probe_batch import probe_requests
+from zerogap.train import Trainer
 from zerogap.train import forward as forward_module
 from zerogap.train.attention import PackedAttention
 
 
-def test_a_tiny_policy_is_certified(subjects):
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_tiny_policy_is_certified(dtype):
+    config = run_config(model=TINY_POLICY | {"dtype": dtype})
     lines, verdicts = [], []
-    certificate = certify(subjects.config, quiet=True, on_report=lines.append, on_verdict=verdicts.append)  # fmt: skip
+    certificate = certify(config, quiet=True, on_report=lines.append, on_verdict=verdicts.append)  # fmt: skip
     assert certificate.is_kept, [v.line() for v in verdicts]
     assert [v.promise for v in verdicts] == [1, 2, 3, 4, 5, 8]
     assert lines == [certificate.report]
@@ -35,6 +38,16 @@ def test_a_promise_that_does_not_hold_names_what_to_do(monkeypatch):
     assert 5 not in broken
     assert "FAIL" in broken[2].line()
     assert 'numerics = "exact"' in broken[2].finding.cure
+
+
+def test_a_check_that_cannot_be_completed_is_no_pass(monkeypatch):
+    def refuse(self, samples):
+        raise NumericsError("a log-prob is not finite")
+
+    monkeypatch.setattr(Trainer, "score", refuse)
+    verdicts = certify(run_config(model=TINY_POLICY), quiet=True).verdicts
+    assert [v.promise for v in verdicts if not v.is_kept] == [2, 4]
+    assert "NumericsError: a log-prob is not finite" in verdicts[1].line()
 
 
 @pytest.mark.parametrize("engine", [{"backend": "transformers"}, {"dtype": "bf16"}])

@@ -30,7 +30,7 @@ def folder_of(subjects, samples, **changes) -> ModelFolder:
         "export": lambda to: export_policy(subjects.policy, to),
         "load": load,
         "foreign_scores": lambda folder: [s + np.float32(1e-5) for s in scores],
-        "foreign_limit": 1e-3,
+        "fp32_scores": lambda folder: scores,
     }
     return ModelFolder(**values | changes)
 
