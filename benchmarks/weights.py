@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from zerogap.engine import Engine
+from zerogap.kernels import round_bf16
 from zerogap.models import CausalLM, ModelConfig
 from zerogap.weights import (
     CopiedWeights,
@@ -45,11 +46,6 @@ SHAPE = ModelConfig(
 )
 
 
-def to_bf16(tensor: torch.Tensor) -> torch.Tensor:
-    """bf16 values in fp32 tensors."""
-    return tensor.bfloat16().float()
-
-
 def build_cases(model: CausalLM) -> dict[str, Callable[[int], object]]:
     """What is timed, each a function of the version number."""
     weights = named_weights(model)
@@ -59,7 +55,7 @@ def build_cases(model: CausalLM) -> dict[str, Callable[[int], object]]:
     own = _engine(copy)
     return {
         "digest": lambda version: digest_weights(weights),
-        "digest of bf16 values": lambda version: digest_weights(weights, rounding=to_bf16),
+        "digest of bf16 values": lambda version: digest_weights(weights, rounding=round_bf16),
         "remember a version": lambda version: history.remember(version, model),
         "load a version": lambda version: once.load_into(0, copy),
         "publish, shared": Publisher(
@@ -67,7 +63,7 @@ def build_cases(model: CausalLM) -> dict[str, Callable[[int], object]]:
         ).publish,
         "publish, copied": Publisher(CopiedWeights(model), own, WeightVersions()).publish,
         "publish, rounded to bf16": Publisher(
-            CopiedWeights(model, rounding=to_bf16), own, WeightVersions()
+            CopiedWeights(model, rounding=round_bf16), own, WeightVersions()
         ).publish,
     }
 

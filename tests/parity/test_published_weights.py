@@ -14,6 +14,7 @@ from helpers.tolerance import EXACT
 
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.foreign import TransformersGenerator
+from zerogap.kernels import round_bf16
 from zerogap.train import Trainer
 from zerogap.types import Sample
 from zerogap.weights import (
@@ -22,6 +23,7 @@ from zerogap.weights import (
     WeightVersions,
     digest_weights,
     named_weights,
+    unrounded,
     weight_fingerprint,
 )
 
@@ -122,7 +124,7 @@ def test_a_foreign_engine_with_another_layout_is_published_to_and_checked_the_sa
 ):
     model = tiny_model(family, tie_word_embeddings=is_tied)
     engine = TransformersGenerator(model.config, eos_token_ids=(2,), dtype=dtype)
-    rounding = (lambda t: t.bfloat16().float()) if dtype == "bf16" else (lambda t: t)
+    rounding = round_bf16 if dtype == "bf16" else unrounded
     publisher = Publisher(CopiedWeights(model, rounding=rounding), engine, WeightVersions())
     for version in range(2):
         perturb(named_weights(model)["layers.1.qkv.weight"])

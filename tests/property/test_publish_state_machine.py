@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from zerogap.errors import WeightSyncError
+from zerogap.kernels import round_bf16
 from zerogap.weights import (
     CopiedWeights,
     Publisher,
@@ -16,6 +17,7 @@ from zerogap.weights import (
     WeightVersions,
     digest_weights,
     named_weights,
+    unrounded,
 )
 
 
@@ -49,7 +51,7 @@ class PublishMachine(RuleBasedStateMachine):
     @initialize(lag=st.integers(0, 3), rounds=st.booleans())
     def build(self, lag, rounds):
         self.lag, self.version = lag, 0
-        self.rounding = (lambda t: t.bfloat16().float()) if rounds else (lambda t: t)
+        self.rounding = round_bf16 if rounds else unrounded
         self.model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3))
         self.train_to(0)
         self.history, self.versions, self.sink = (

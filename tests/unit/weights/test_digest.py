@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerogap.errors import WeightSyncError
+from zerogap.kernels import round_bf16
 from zerogap.weights import digest_weights, named_weights, weight_fingerprint
 from zerogap.weights.digest import is_same_storage
 
@@ -93,7 +94,7 @@ def test_scalars_bf16_and_transposed_tensors_have_digests_of_their_values(tensor
 
 def test_rounding_is_part_of_what_is_digested():
     tensor = torch.tensor([1.0, 1.0 + 2**-12])
-    rounded = digest_weights({"a": tensor}, rounding=lambda t: t.bfloat16().float())
+    rounded = digest_weights({"a": tensor}, rounding=round_bf16)
     assert rounded == digest_weights({"a": torch.ones(2)})
     assert rounded != digest_weights({"a": tensor})
 

@@ -7,6 +7,7 @@ from helpers.tiny_models import randomize, tiny_model
 from helpers.tolerance import EXACT
 
 from zerogap.errors import ConfigError, EngineStateError, UnknownWeightVersion, WeightSyncError
+from zerogap.kernels import round_bf16
 from zerogap.weights import (
     CopiedWeights,
     Publisher,
@@ -17,10 +18,6 @@ from zerogap.weights import (
     named_weights,
     weight_fingerprint,
 )
-
-
-def to_bf16(tensor):
-    return tensor.bfloat16().float()
 
 
 def build(source_of, engine=None):
@@ -66,11 +63,11 @@ def test_copied_weights_are_the_same_bits_in_another_place():
 
 
 def test_another_precision_is_rounded_on_the_way_and_the_trainer_keeps_its_own():
-    model, engine, publisher, _ = build(lambda m: CopiedWeights(m, rounding=to_bf16))
+    model, engine, publisher, _ = build(lambda m: CopiedWeights(m, rounding=round_bf16))
     before = weight_fingerprint(model)
     published = publisher.publish(0)
     for name, tensor in engine.read_weights().items():
-        EXACT.check(tensor, to_bf16(named_weights(model)[name]))
+        EXACT.check(tensor, round_bf16(named_weights(model)[name]))
     assert published.fingerprint == before == weight_fingerprint(model)
     assert published.digest == engine.weight_digest()
     assert published.digest.hex != before
@@ -199,7 +196,7 @@ def test_a_source_that_shares_refuses_an_engine_that_does_not():
 def test_a_source_that_copies_refuses_to_write_into_the_trainers_model():
     model = tiny_model(seed=1)
     before = weight_fingerprint(model)
-    source = CopiedWeights(model, rounding=to_bf16)
+    source = CopiedWeights(model, rounding=round_bf16)
     with pytest.raises(WeightSyncError, match="trainer's own storage, which would be overwritten"):
         Publisher(source, tiny_engine(model), WeightVersions()).publish(0)
     assert weight_fingerprint(model) == before
