@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,10 +15,15 @@ from helpers.tiny_engine import log_softmax, logits_of, request, tiny_engine
 from helpers.tiny_models import randomize, tiny_model
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 
+from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.data import reencode
+from zerogap.kernels import products
+from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
-from zerogap.run.ledger import LedgerEntry
+from zerogap.run.ledger import LedgerEntry, trained_gap
+from zerogap.train import Trainer
 from zerogap.types import Sample
+from zerogap.weights import WeightHistory
 
 
 def raw_max(entry: LedgerEntry) -> dict[str, float]:
@@ -34,30 +40,24 @@ def check_only(entry: LedgerEntry, source: str | None, *, at_least: float = 1e-3
 
 
 class OtherKernels:
-    """The trainer's forward pass in torch: the same products, added in another order."""
+    """The trainer's forward pass in a block that chooses other kernels."""
 
     has_routes = False
 
-    def __init__(self, model) -> None:
-        self._scorer = scorer_of(model)
+    def __init__(self, model, block) -> None:
+        self._scorer, self._block = scorer_of(model), block
 
     def score(self, samples, *, version, routes):
-        with running_on("torch"):
+        with self._block():
             return self._scorer.score(samples, version=version, routes=routes)
 
 
-class HeldVersions:
-    """Copies of a model at some versions."""
-
-    def __init__(self, **models) -> None:
-        self._weights = {int(k.removeprefix("v")): copy.deepcopy(m) for k, m in models.items()}
-
-    @property
-    def versions(self):
-        return tuple(self._weights)
-
-    def load_into(self, version, model) -> None:
-        model.load_state_dict(self._weights[version].state_dict())
+def held(**models) -> WeightHistory:
+    """A history of models by version, ``v4=model``."""
+    history = WeightHistory(len(models))
+    for name, model in models.items():
+        history.remember(int(name.removeprefix("v")), model)
+    return history
 
 
 @torch.no_grad()
@@ -129,30 +129,48 @@ def log_mass(model, sample, *, top_p=1.0, top_k=-1, min_p=0.0) -> np.ndarray:
     return np.array(found)
 
 
-def test_another_order_of_additions_is_numbers():
+KERNELS = {"products of a BLAS": partial(products, "blas"), "torch": partial(running_on, "torch")}
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_another_order_of_additions_is_numbers(kernels):
     model = tiny_model("qwen3")
     samples = drawn(tiny_engine(model))
-    check_only(entry_of(OtherKernels(model), samples), "numbers", at_least=1e-9)
+    check_only(entry_of(OtherKernels(model, KERNELS[kernels]), samples), "numbers", at_least=1e-9)
 
 
 def test_an_engine_of_less_precision_is_numbers():
     model = tiny_model("qwen3")
-    samples = drawn(tiny_engine(rounded_to_bf16(model)))
+    samples = drawn(tiny_engine(in_bf16(model)))
     check_only(entry_of(scorer_of(model), samples), "numbers")
 
 
-@torch.no_grad()
-def rounded_to_bf16(model):
-    copied = copy.deepcopy(model)
-    for parameter in copied.parameters():
-        parameter.copy_(parameter.bfloat16())
-    return copied
+def in_bf16(model):
+    """The same weights in a model that computes in bf16."""
+    rounded = CausalLM(model.config, precision="bf16")
+    rounded.load_state_dict(model.state_dict())
+    rounded.round_weights_()
+    return rounded
+
+
+@pytest.mark.parametrize("old", ["trainer", "rollout"])
+def test_the_gap_is_measured_whatever_the_old_log_probs_are(old):
+    """Where the engine's log-probs are taken for the trainer's, two names alias; the ledger scores by itself."""
+    model = tiny_model("qwen3")
+    samples = drawn(tiny_engine(in_bf16(model)))
+    entry = entry_of(scorer_of(model), samples)
+    trainer = Trainer(
+        model, TrainConfig(old_log_probs=old), GRPOLossConfig(), total_steps=1, vocab_limit=97
+    )
+    step = trainer.step(samples)
+    assert entry.metrics()["gap/total/mean"] > 1e-3
+    assert trained_gap(samples, step.old_log_probs).get("gap/trained/max") != 0.0
 
 
 def test_old_weights_are_staleness():
     old = tiny_model("qwen3")
     samples = drawn(tiny_engine(old, weight_version=4))
-    scorer = scorer_of(trained(old), version=7, history=HeldVersions(v4=old))
+    scorer = scorer_of(trained(old), version=7, history=held(v4=old))
     check_only(entry_of(scorer, samples, version=7), "staleness", at_least=0.01)
 
 
@@ -181,7 +199,7 @@ def test_each_token_is_scored_by_the_weights_that_drew_it():
         )
         for sample, ours in zip(before, rescored, strict=True)
     ]
-    scorer = scorer_of(new, version=2, history=HeldVersions(v1=old))
+    scorer = scorer_of(new, version=2, history=held(v1=old))
     entry = entry_of(scorer, mixed, version=2)
     check_only(entry, "staleness", at_least=0.01)
     half = entry_of(after, mixed, version=2)
@@ -228,8 +246,8 @@ def test_sources_that_act_together_keep_their_own_rungs():
     """Truncation, an engine in bf16 and old weights at once: each is what it is alone, and all add up."""
     old = tiny_model("qwen3")
     randomize(old, seed=5)
-    samples = drawn(tiny_engine(rounded_to_bf16(old), weight_version=4), top_p=0.9)
-    scorer = scorer_of(trained(old), version=7, history=HeldVersions(v4=old))
+    samples = drawn(tiny_engine(in_bf16(old), weight_version=4), top_p=0.9)
+    scorer = scorer_of(trained(old), version=7, history=held(v4=old))
     entry = entry_of(scorer, samples, version=7)
     sources = entry.statistics.sources
     assert sources["staleness"].raw.mean > sources["sampling"].raw.mean > sources["numbers"].raw.mean > 1e-3  # fmt: skip
