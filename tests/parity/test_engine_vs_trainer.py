@@ -4,76 +4,35 @@ Whatever the engine did on the way (batch, chunks, prefix cache, forks, retracti
 packs the samples. Families with and without biases and head norms, tied and untied heads.
 """
 
-import numpy as np
 import pytest
 import torch
+from helpers.engine_samples import (
+    ENGINES,
+    PACKINGS,
+    requests,
+    sampled,
+    samples_of,
+    trainer_of,
+)
 from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import prompt, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 from helpers.train_batches import rewarded
 
-from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.kernels.linear import row_gemm
-from zerogap.train import Trainer
-from zerogap.types import GenerateOutput, Sample
 
-# Few pages (10 of 16 tokens) for 9 sequences of 21 + 20 tokens: some must be retracted.
-ENGINES = {
-    "roomy": {},
-    "chunks of 8 rows": {"max_scheduled_tokens": 8, "max_running": 8},
-    "one at a time": {"max_running": 1},
-    "no prefix cache": {"prefix_cache": False},
-    "short of pages": {"kv_cache_tokens": 160, "max_running": 9},
-}
-PACKINGS = {
-    "one micro-batch": {"micro_batch_tokens": 4096},
-    "many micro-batches": {"micro_batch_tokens": 64},
-    "prompts not shared": {"share_prompts": False},
-    "recompute": {"recompute": True},
-}
 FAMILIES = [("llama", True), ("llama", False), ("qwen2", False), ("qwen3", True)]
-
-
-def requests(temperature: float):
-    """Three prompts, two of which begin alike, with four, four and one completions."""
-    long = prompt(37)
-    prompts = (long, (*long[:32], *prompt(9, seed=1)), prompt(3, seed=2))
-    return [
-        request(ids, n=n, temperature=temperature, sampling_seed=seed)
-        for seed, (ids, n) in enumerate(zip(prompts, (4, 4, 1), strict=True))
-    ]
-
-
-def samples_of(outputs: list[GenerateOutput], temperature: float) -> list[Sample]:
-    return [
-        Sample.from_output(o, group_id=o.rid, temperature=temperature).scored(o.index)
-        for o in outputs
-    ]
-
-
-def trainer_of(model, **config) -> Trainer:
-    values = {"learning_rate": 1e-3, "max_grad_norm": 1.0} | config
-    return Trainer(
-        model,
-        TrainConfig(**values),
-        GRPOLossConfig(),
-        total_steps=4,
-        vocab_limit=model.config.vocab_size,
-    )
-
-
-def sampled(columns, samples) -> list[np.ndarray]:
-    return [column[s.weight_version >= 0] for column, s in zip(columns, samples, strict=True)]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("family", "is_tied"), FAMILIES)
 def test_the_trainer_scores_what_the_engine_sampled_with_the_same_bits(
-    family, is_tied, engine, temperature
+    family, is_tied, precision, engine, temperature
 ):
-    model = tiny_model(family, tie_word_embeddings=is_tied)
+    model = tiny_model(family, tie_word_embeddings=is_tied, precision=precision)
     outputs = tiny_engine(model, **ENGINES[engine]).generate(requests(temperature))
     if engine == "short of pages":
         assert sum(o.num_retractions for o in outputs) > 0

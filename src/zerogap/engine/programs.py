@@ -37,6 +37,7 @@ class ForwardPrograms:
         self._state: tuple[object, ...] = ()
         self.why_not: str | None = None
         """Why passes are not recorded; None while they are."""
+        self._refused_choice: tuple[object, ...] = ()
         self.num_replayed = 0
         """Passes that were run from a recording."""
 
@@ -51,7 +52,7 @@ class ForwardPrograms:
             places: tensors that ``run`` reads or writes where they are, beside the model's own.
             run: the pass itself.
         """
-        if len(inputs[0]) > _MAX_ROWS or self.why_not is not None:
+        if len(inputs[0]) > _MAX_ROWS or self._is_refused():
             return run()
         if self._children() != self._known_children:
             self._look_at_modules()
@@ -73,6 +74,12 @@ class ForwardPrograms:
             return run()
         return self._record(shapes, inputs, run)
 
+    def _is_refused(self) -> bool:
+        """A pass that could not be recorded with a BLAS may be with other products."""
+        if self.why_not is not None and product_choice() != self._refused_choice:
+            self.why_not = None
+        return self.why_not is not None
+
     def _record(
         self, shapes: Hashable, inputs: Sequence[Tensor], run: Callable[[], Tensor]
     ) -> Tensor:
@@ -81,7 +88,7 @@ class ForwardPrograms:
         try:
             output, self._programs[shapes] = record(run, inputs, self._arena)
         except NotRecordable as reason:
-            self.why_not = str(reason)
+            self.why_not, self._refused_choice = str(reason), product_choice()
             return run()
         if len(self._programs) > _MAX_PROGRAMS:
             self._programs.popitem(last=False)

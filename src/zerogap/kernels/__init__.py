@@ -27,6 +27,7 @@ from zerogap.kernels.rounding import round_bf16, round_bf16_
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
 from zerogap.kernels.sampling import LogitsBuffer, sample_tokens
 from zerogap.kernels.sampling_rows import SamplingRows
+from zerogap.kernels.speed import FastProducts, ProductTimes, time_products
 
 __all__ = [
     "PAGE_SIZE",
@@ -34,9 +35,11 @@ __all__ = [
     "VOCAB_CHUNK",
     "Arena",
     "AttentionPlan",
+    "FastProducts",
     "LogitsBuffer",
     "NotRecordable",
     "PackedLayout",
+    "ProductTimes",
     "Products",
     "Program",
     "RowProbe",
@@ -66,6 +69,7 @@ __all__ = [
     "sample_tokens",
     "swiglu",
     "swiglu_linear",
+    "time_products",
     "top_k_log_probs",
     "write_kv",
 ]

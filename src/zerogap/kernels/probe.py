@@ -24,6 +24,7 @@ class RowProbe:
     """Which shapes of product do not give a row the same bits at every number of rows."""
 
     num_threads: int
+    num_shapes: int
     failures: tuple[tuple[int, int, int], ...]
     """(in features, out features, rows) of each product whose rows differed."""
 
@@ -36,8 +37,8 @@ class RowProbe:
 def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     """Multiply random rows by a random weight of each (in, out) shape at several row counts and compare bits."""
     generator = torch.Generator().manual_seed(0)
-    failures = []
-    for num_in, num_out in sorted(set(shapes)):
+    failures, distinct = [], sorted(set(shapes))
+    for num_in, num_out in distinct:
         weight = torch.randn(num_out, num_in, generator=generator)
         x = torch.randn(max(_ROW_COUNTS), num_in, generator=generator)
         whole = linear_rows(x, weight)
@@ -46,7 +47,7 @@ def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
             head, tail = linear_rows(x[:num_rows], weight), linear_rows(x[-num_rows:], weight)
             if not (torch.equal(head, whole[:num_rows]) and torch.equal(tail, whole[-num_rows:])):
                 failures.append((num_in, num_out, num_rows))
-    return RowProbe(torch.get_num_threads(), tuple(failures))
+    return RowProbe(torch.get_num_threads(), len(distinct), tuple(failures))
 
 
 def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:

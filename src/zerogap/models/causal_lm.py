@@ -120,6 +120,13 @@ class CausalLM(nn.Module):
         return self.round_weights_()
 
     @torch.no_grad()
+    def copied(self, *, precision: Precision) -> "CausalLM":
+        """A model of its own with these weights as they are now, rounded to ``precision``."""
+        copy = CausalLM(self.config, precision=precision)
+        copy.load_state_dict(self.state_dict())
+        return copy.round_weights_()
+
+    @torch.no_grad()
     def round_weights_(self) -> "CausalLM":
         """Every parameter to the nearest value of the model's precision; for who fills them from elsewhere."""
         if self.is_bf16:

@@ -12,13 +12,25 @@ from zerogap.config.model import ModelInit, ModelSection
 from zerogap.data import Tokenizer, byte_tokenizer, write_tokenizer_files
 from zerogap.engine import Engine
 from zerogap.errors import ModelError
-from zerogap.kernels import PAGE_SIZE, VOCAB_CHUNK, RowProbe, ensure_row_invariance
+from zerogap.kernels import (
+    PAGE_SIZE,
+    VOCAB_CHUNK,
+    FastProducts,
+    RowProbe,
+    ensure_row_invariance,
+    time_products,
+)
 from zerogap.models import CausalLM, ModelConfig, Precision, load_model, resolve_source
+
+_PROBED_LAYERS = 4
+"""Enough weights that they do not stay in a cache between two passes."""
+_PROBED_ROWS = 512
+"""Above, the time a row is the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A model and its tokenizer. Engine and trainer hold the same ``model``: nothing is ever copied."""
+    """A model and its tokenizer. Engine and trainer hold the same ``model``, unless the engine is given a copy."""
 
     model: CausalLM
     tokenizer: Tokenizer
@@ -48,10 +60,37 @@ class Policy:
             ]
         )
 
-    def engine(self, limits: EngineConfig, *, seed: int = 0, weight_version: int = 0) -> Engine:
-        """An engine on this model."""
+    def fastest_products(self, *, engine_rows: int, trainer_rows: int) -> FastProducts:
+        """Time both kinds of matrix products on this model's own weights, for each side's number of rows.
+
+        Args:
+            engine_rows: of a decode step (``engine.max_running``).
+            trainer_rows: of a forward and backward pass (``train.micro_batch_tokens``).
+        """
+        matrices = [p.detach() for p in self.model.layers[:_PROBED_LAYERS].parameters() if p.dim() == 2]  # fmt: skip
+        head = self.model.head_weight.detach()[: min(VOCAB_CHUNK, self.vocab_limit)]
+        per_layer = len(matrices) // min(_PROBED_LAYERS, len(self.model.layers))
+        return FastProducts(
+            engine=time_products([*matrices, head], num_rows=engine_rows, with_gradients=False),
+            # Many rows compute for longer than weights take to come: one layer says as much as several.
+            trainer=time_products(
+                [*matrices[:per_layer], head],
+                num_rows=min(_PROBED_ROWS, trainer_rows),
+                with_gradients=True,
+            ),
+        )
+
+    def engine(
+        self,
+        limits: EngineConfig,
+        *,
+        model: CausalLM | None = None,
+        seed: int = 0,
+        weight_version: int = 0,
+    ) -> Engine:
+        """An engine on this model, or on a copy with weights and precision of its own (``model.copied``)."""
         return Engine(
-            self.model,
+            model or self.model,
             kv_cache_tokens=kv_cache_tokens(self.model.config, limits),
             max_running=limits.max_running,
             max_scheduled_tokens=limits.max_scheduled_tokens,

@@ -18,7 +18,7 @@ class PolicyWithProbe:
         self.model = SimpleNamespace(config=SimpleNamespace(head_dim=64))
 
     def probe(self):
-        return RowProbe(2, self._failures)
+        return RowProbe(2, 5, self._failures)
 
 
 def check(numerics, failures):

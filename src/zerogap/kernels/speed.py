@@ -1,0 +1,99 @@
+"""Which products are the faster ones on this machine: what ``numerics = "fast"`` asks at start-up, and never assumes.
+
+Two questions, since the answers differ: a decode step multiplies few rows by weights that come from memory, a training
+step many rows, forward and backward. Both kinds are timed in turns on weights of the model itself. Whoever is not clearly
+slower wins as "exact": those products keep the gap at zero for nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from zerogap.kernels.gradients import add_weight_gradient_, input_gradient
+from zerogap.kernels.linear import linear_rows
+from zerogap.kernels.products import Products, products
+
+_KINDS: tuple[Products, ...] = ("exact", "blas")
+_REPEATS = 4
+_CLEARLY_FASTER = 0.95
+"""Below this ratio of times a BLAS is worth a gap that is not zero; nearer to 1 is noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductTimes:
+    """How long one pass over the probed weights took with each kind, at best."""
+
+    num_rows: int
+    num_threads: int
+    exact_s: float
+    blas_s: float
+
+    @property
+    def fastest(self) -> Products:
+        """Whom to take."""
+        return "blas" if self.blas_s < _CLEARLY_FASTER * self.exact_s else "exact"
+
+    def __str__(self) -> str:
+        return f"{self.num_rows} rows: exact {1000 * self.exact_s:.1f} ms, BLAS {1000 * self.blas_s:.1f} ms, {self.fastest} taken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastProducts:
+    """What each side multiplies with in ``numerics = "fast"``; ``kernels.products(side.fastest)`` around its work."""
+
+    engine: ProductTimes
+    """Forward alone, few rows."""
+    trainer: ProductTimes
+    """Forward and backward, many rows."""
+
+    def __str__(self) -> str:
+        return f"products timed on {self.engine.num_threads} threads: engine, {self.engine}; trainer, {self.trainer}"
+
+
+def time_products(weights_OI: Sequence[Tensor], *, num_rows: int, with_gradients: bool) -> ProductTimes:  # fmt: skip
+    """Multiply random rows by each weight, with each kind of product in turn.
+
+    Args:
+        weights_OI: float32 [O, I] of any shapes; together larger than the caches, where that is how they will be met.
+        num_rows: of every product.
+        with_gradients: the two products of the backward as well.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = {width: torch.randn(num_rows, width, generator=generator) for w in weights_OI for width in w.shape}  # fmt: skip
+    work = _forward_and_backward if with_gradients else _forward
+    seconds: dict[Products, list[float]] = {kind: [] for kind in _KINDS}
+    for repeat in range(_REPEATS):
+        for kind in _KINDS if repeat % 2 == 0 else reversed(_KINDS):
+            with products(kind):
+                seconds[kind].append(_seconds(work, weights_OI, rows))
+    return ProductTimes(
+        num_rows=num_rows,
+        num_threads=torch.get_num_threads(),
+        exact_s=min(seconds["exact"]),
+        blas_s=min(seconds["blas"]),
+    )
+
+
+def _seconds(
+    work: Callable[[Tensor, dict[int, Tensor]], None],
+    weights_OI: Sequence[Tensor],
+    rows: dict[int, Tensor],
+) -> float:
+    start_s = perf_counter()
+    for weight_OI in weights_OI:
+        work(weight_OI, rows)
+    return perf_counter() - start_s
+
+
+def _forward(weight_OI: Tensor, rows: dict[int, Tensor]) -> None:
+    linear_rows(rows[weight_OI.shape[1]], weight_OI)
+
+
+def _forward_and_backward(weight_OI: Tensor, rows: dict[int, Tensor]) -> None:
+    grad_TO, x_TI = (rows[width] for width in weight_OI.shape)
+    linear_rows(x_TI, weight_OI)
+    input_gradient(grad_TO, weight_OI)
+    add_weight_gradient_(torch.zeros_like(weight_OI), grad_TO, x_TI)

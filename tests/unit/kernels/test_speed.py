@@ -1,0 +1,60 @@
+"""Which products are faster is timed on the given weights, and a near tie goes to the exact ones."""
+
+import pytest
+import torch
+
+from zerogap.kernels import FastProducts, ProductTimes, chosen_products, speed, time_products
+
+
+def times(exact_s, blas_s, num_rows=8):
+    return ProductTimes(num_rows=num_rows, num_threads=2, exact_s=exact_s, blas_s=blas_s)
+
+
+@pytest.mark.parametrize(
+    ("blas_s", "expected"), [(0.5, "blas"), (0.94, "blas"), (0.96, "exact"), (1.0, "exact"), (2.0, "exact")]
+)  # fmt: skip
+def test_a_blas_has_to_be_clearly_faster(blas_s, expected):
+    assert times(1.0, blas_s).fastest == expected
+
+
+def test_the_report_says_what_was_timed_and_what_is_taken():
+    report = str(FastProducts(engine=times(0.0126, 0.0229, 64), trainer=times(0.2, 0.1, 512)))
+    assert report == (
+        "products timed on 2 threads: engine, 64 rows: exact 12.6 ms, BLAS 22.9 ms, exact taken; "
+        "trainer, 512 rows: exact 200.0 ms, BLAS 100.0 ms, blas taken"
+    )
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_each_kind_multiplies_every_weight_in_its_own_block(with_gradients, monkeypatch):
+    seen = []
+    product = speed.linear_rows
+    monkeypatch.setattr(
+        speed, "linear_rows", lambda x, w: (seen.append((chosen_products(), w.shape)), product(x, w))
+    )  # fmt: skip
+    weights = [torch.randn(5, 3), torch.randn(4, 7)]
+    found = time_products(weights, num_rows=6, with_gradients=with_gradients)
+    assert set(seen) == {(kind, w.shape) for kind in ("exact", "blas") for w in weights}
+    assert (found.num_rows, found.num_threads) == (6, torch.get_num_threads())
+    assert found.exact_s > 0
+    assert found.blas_s > 0
+    assert chosen_products() == "exact"
+
+
+@pytest.mark.parametrize("slow", ["exact", "blas"])
+def test_the_slower_kind_is_not_taken(slow, monkeypatch):
+    product = speed.linear_rows
+
+    def delayed(x, weight):
+        for _ in range(2000 if chosen_products() == slow else 1):
+            product(x, weight)
+
+    monkeypatch.setattr(speed, "linear_rows", delayed)
+    taken = time_products([torch.randn(5, 3)], num_rows=2, with_gradients=False).fastest
+    assert taken == ("blas" if slow == "exact" else "exact")
+
+
+def test_the_random_stream_is_left_alone():
+    before = torch.get_rng_state()
+    time_products([torch.randn(5, 3, generator=torch.Generator())], num_rows=2, with_gradients=True)
+    assert torch.equal(torch.get_rng_state(), before)
