@@ -1,8 +1,11 @@
 """A run of the tiny recipe, small enough to be made in a test: a folder with everything a run leaves."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from zerogap.config.load import load_config
 from zerogap.run import train
@@ -42,3 +45,11 @@ def copy_without(run: Path, to: Path, *removed: str) -> Path:
         path = to / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return to
+
+
+def change_column(run: Path, step: int, name: str, change: Callable[[np.ndarray], None]) -> None:
+    """Edit a column of a step's rollouts on disk, in place; it is [sum T] over all samples."""
+    path = run / "rollouts" / f"step_{step:06d}" / "columns.safetensors"
+    columns = load_file(path)
+    change(columns[name])
+    save_file(columns, path)

@@ -6,7 +6,8 @@ import argparse
 from typing import TypeAlias
 
 from zerogap import __version__
-from zerogap.cli import bench_arguments
+from zerogap.cli import bench_arguments, recorded_arguments
+from zerogap.cli.audit import audit
 from zerogap.cli.bench import bench
 from zerogap.cli.certify import certify
 from zerogap.cli.evaluate import evaluate
@@ -22,6 +23,7 @@ _EXAMPLES = """examples:
   zerogap generate runs/quickstart/export --prompt "What is 6 times 7?"
   zerogap eval runs/quickstart/export recipes/quickstart.toml
   zerogap export runs/quickstart my-model
+  zerogap audit runs/quickstart --html audit.html
   zerogap bench rollout
 """
 
@@ -81,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
     _add_certify(commands)
     _add_export(commands)
+    _add_audit(commands)
     _add_bench(commands)
     return parser
 
@@ -154,6 +157,13 @@ def _add_export(commands: Commands) -> None:
     parser.set_defaults(run=export)
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
     parser.add_argument("out", metavar="OUT", help="folder to create")
+
+
+def _add_audit(commands: Commands) -> None:
+    summary = "say where the gap of a recorded step comes from, over all its tokens"
+    parser = _add(commands, "audit", summary, recorded_arguments.AUDIT_EXAMPLES)
+    parser.set_defaults(run=audit)
+    recorded_arguments.add_audit(parser)
 
 
 def _add_bench(commands: Commands) -> None:

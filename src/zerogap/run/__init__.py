@@ -1,9 +1,10 @@
 """Composition root: wires the rooms into runs. The only room that knows all the others.
 
 Comes in: a resolved recipe. Goes out: a run's folder with metrics, rollouts, checkpoints, an exported
-model and a report. Also what the other commands do: generate, evaluate, export.
+model and a report. Also what the other commands do: generate, evaluate, export, audit, replay.
 """
 
+from zerogap.run.audit import audit_step, describe_audit, write_audit_page
 from zerogap.run.certify import Certificate, certify
 from zerogap.run.evaluate_model import evaluate_model
 from zerogap.run.export import export_run
@@ -17,12 +18,15 @@ __all__ = [
     "Certificate",
     "Policy",
     "TrainResult",
+    "audit_step",
     "certify",
+    "describe_audit",
     "evaluate_model",
     "export_run",
     "generate_text",
     "load_policy",
     "return_free_memory",
     "train",
+    "write_audit_page",
     "write_report",
 ]

@@ -23,7 +23,8 @@ def fake_run(monkeypatch):
 
         return call
 
-    for name in ("train", "evaluate_model", "generate_text", "export_run", "certify"):
+    audit = ("audit_step", "describe_audit", "write_audit_page")
+    for name in ("train", "evaluate_model", "generate_text", "export_run", "certify", *audit):
         setattr(module, name, record(name))
     monkeypatch.setitem(sys.modules, "zerogap.run", module)
     monkeypatch.setattr("zerogap.run", module, raising=False)

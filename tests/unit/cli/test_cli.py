@@ -191,6 +191,26 @@ def test_export_passes_both_folders(fake_run, capsys):
     assert "zerogap generate out" in capsys.readouterr().out
 
 
+def test_audit_prints_lines_or_one_object_and_writes_the_page(fake_run, capsys):
+    found = SimpleNamespace(to_json=lambda num_worst: {"worst": num_worst})
+    fake_run.results |= {
+        "audit_step": found,
+        "describe_audit": ["a line"],
+        "write_audit_page": "p.html",
+    }
+    assert main(["audit", "runs/x", "--step", "3", "--tokens", "7", "--html", "p.html"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["a line", "page: p.html"]
+    assert main(["audit", "runs/x", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"worst": 5}
+    calls = [(name, kwargs) for name, _, kwargs in fake_run.calls]
+    assert calls == [
+        ("audit_step", {"step": 3, "quiet": False}),
+        ("describe_audit", {"num_worst": 7}),
+        ("write_audit_page", {}),
+        ("audit_step", {"step": None, "quiet": True}),
+    ]
+
+
 def test_overrides_are_told_apart_from_a_commands_own_arguments():
     words = [
         "train",
@@ -214,7 +234,9 @@ def test_every_key_outside_a_section_can_be_overridden():
     assert tuple(scalars) == TOP_LEVEL_KEYS
 
 
-@pytest.mark.parametrize("command", ["train", "generate", "eval", "certify", "export", "bench"])
+@pytest.mark.parametrize(
+    "command", ["train", "generate", "eval", "certify", "export", "audit", "bench"]
+)
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as ending:
         build_parser().parse_args([command, "--help"])

@@ -4,7 +4,22 @@ In: a run's folder and a step. Out: an ``Audit``, and a page in which each token
 changes, and the engine is not needed: records hold what it said.
 """
 
+from zerogap.run.audit.audited import Audit, AuditedToken, worst_tokens
+from zerogap.run.audit.lines import describe_audit
+from zerogap.run.audit.page import write_audit_page
 from zerogap.run.audit.recorded import RecordedRun
 from zerogap.run.audit.rewind import Rewound, rewind, use_threads_of
+from zerogap.run.audit.step import audit_step
 
-__all__ = ["RecordedRun", "Rewound", "rewind", "use_threads_of"]
+__all__ = [
+    "Audit",
+    "AuditedToken",
+    "RecordedRun",
+    "Rewound",
+    "audit_step",
+    "describe_audit",
+    "rewind",
+    "use_threads_of",
+    "worst_tokens",
+    "write_audit_page",
+]

@@ -1,11 +1,9 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.recorded_run import copy_without, make_run
+from helpers.recorded_run import change_column, copy_without
 from rich.console import Console
-from safetensors.numpy import load_file, save_file
 
 from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
@@ -15,19 +13,6 @@ from zerogap.run.versions import VersionLog
 from zerogap.weights import weight_fingerprint
 
 QUIET = Progress(Console(), is_quiet=True)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four steps, with a checkpoint and rollouts of each."""
-    return make_run(tmp_path_factory.mktemp("runs") / "whole", steps=4)
-
-
-@pytest.fixture(scope="module")
-def fingerprints(recorded: Path) -> dict[int, str]:
-    states = sorted((recorded / "checkpoints").glob("step_*/state.json"))
-    found = [json.loads(path.read_text()) for path in states]
-    return {state["weight_version"]: state["fingerprint"] for state in found}
 
 
 CHECKPOINTS = "checkpoints"
@@ -136,14 +121,15 @@ def test_recorded_fingerprints_prove_the_weights(
     assert rewind(run, 2, progress=QUIET).is_proven
 
 
+def add_one_to_the_last(token_ids: np.ndarray) -> None:
+    token_ids[-1] ^= 1
+
+
 def test_rollouts_that_were_changed_give_other_weights_and_that_is_noticed(
     recorded: Path, fingerprints: dict[int, str], tmp_path: Path
 ):
     folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
-    columns = load_file(folder / "rollouts" / "step_000001" / "columns.safetensors")
-    trains = np.flatnonzero(columns["loss_mask"])
-    columns["token_ids"][trains[0]] += 1
-    save_file(columns, folder / "rollouts" / "step_000001" / "columns.safetensors")
+    change_column(folder, 1, "token_ids", add_one_to_the_last)
     run = keep_fingerprints(folder, fingerprints)
     with pytest.raises(CheckpointError, match="training step 1 again gave other weights"):
         rewind(run, 2, progress=QUIET)
