@@ -15,12 +15,14 @@ from helpers.tolerance import EXACT
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.foreign import TransformersGenerator
 from zerogap.kernels import round_bf16
+from zerogap.models import CausalLM
 from zerogap.train import Trainer
 from zerogap.types import Sample
 from zerogap.weights import (
     CopiedWeights,
     Publisher,
     WeightVersions,
+    copy_weights,
     digest_weights,
     named_weights,
     unrounded,
@@ -132,6 +134,17 @@ def test_a_foreign_engine_with_another_layout_is_published_to_and_checked_the_sa
         assert engine.weight_version == version
         assert published.digest == digest_weights(named_weights(model), rounding=rounding)
         assert not published.is_shared
+
+
+def test_an_engine_of_another_precision_has_the_bits_of_a_model_loaded_in_it():
+    model = tiny_model("qwen2", tie_word_embeddings=False)
+    engine = tiny_engine(CausalLM(model.config, precision="bf16"))
+    Publisher(CopiedWeights(model, rounding=round_bf16), engine, WeightVersions()).publish(0)
+    loaded = CausalLM(model.config, precision="bf16")
+    copy_weights(((n, round_bf16(t)) for n, t in named_weights(model).items()), named_weights(loaded))  # fmt: skip
+    EXACT.check(engine.score(prompt(30)), tiny_engine(loaded).score(prompt(30)))
+    with planted_fault("the engine computes in the trainer's precision"):
+        EXACT.check(engine.score(prompt(30)), tiny_engine(model).score(prompt(30)))
 
 
 @torch.no_grad()

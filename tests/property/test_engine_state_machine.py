@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from zerogap.engine import loop
+from zerogap.errors import EngineStateError
 from zerogap.types import GenerateOutput, GenerateRequest, SamplingParams
 
 
@@ -90,6 +91,17 @@ class EngineMachine(RuleBasedStateMachine):
     def new_weights(self):
         self.runner.weight_version += 1
         self.core.set_weight_version(self.runner.weight_version)
+
+    @rule(is_busy=st.booleans())
+    def new_weights_in_an_update(self, is_busy):
+        self.core.begin_weight_update()
+        num_rows = self.runner.num_rows
+        if is_busy and not (self.core.is_paused or self.core.is_released or self.core.is_idle):
+            with pytest.raises(EngineStateError, match="has not ended"):
+                self.core.step()
+        assert self.runner.num_rows == num_rows, "a step ran on half an update"
+        self.runner.weight_version += 1
+        self.core.end_weight_update(self.runner.weight_version)
 
     @precondition(lambda self: not self.core.num_running)
     @rule()

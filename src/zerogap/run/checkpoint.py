@@ -88,7 +88,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(
-    path: Path, model: CausalLM, *, history: WeightHistory | None = None
+    path: Path, model: CausalLM, history: WeightHistory | None = None
 ) -> tuple[dict[str, torch.Tensor], RunState]:
     """Fill ``model`` with the checkpoint's weights; returns (trainer state, run state).
 

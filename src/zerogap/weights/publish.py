@@ -57,10 +57,10 @@ class Published:
     version_served: int
     """What tokens are marked with from here on; ``version`` less the lag."""
     digest: WeightDigest
-    """Of what the engine reads."""
+    """Of what the engine reads, which may be rounded; ``WeightVersions`` has that of the version before rounding."""
     fingerprint: str
-    """``WeightDigest.hex`` of the trainer's weights, as a checkpoint keeps it. Another one than the served weights' where
-    these are older or rounded."""
+    """``WeightDigest.hex`` of the trainer's weights, as a checkpoint keeps it. What the served version stands for is another
+    one where that is older."""
     is_shared: bool
     """Engine and trainer read one storage: one digest speaks for both, and nothing was copied."""
     seconds: float
@@ -91,9 +91,10 @@ class Publisher:
         self._sink.begin_weight_update()
         served = self._source.take(version)
         digest, is_shared = self._transfer(served)
-        is_newest = served == version and self._source.rounding is unrounded
-        trained = digest if is_newest else digest_weights(self._source.trained())
-        self._versions.record(served, digest.hex)
+        is_rounded = self._source.rounding is not unrounded
+        origin = digest_weights(self._source.weights(served)) if is_rounded else digest
+        trained = origin if served == version else digest_weights(self._source.trained())
+        self._versions.record(served, origin.hex)
         self._sink.end_weight_update(served)
         return Published(
             version=version,

@@ -13,7 +13,8 @@ _NUM_LISTED = 8
 class WeightVersions:
     """Digest by version, for the whole run; saved with its checkpoints.
 
-    A number never stands for two different sets of weights, across resumes too.
+    A number never stands for two different sets of weights, across resumes too. The digest is that of the trainer's
+    weights of the version: an engine of another precision samples with the same version, rounded.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class WeightVersions:
         return version in self._digests
 
     def record(self, version: int, digest: str) -> None:
-        """The engine holds weights of this digest under this version.
+        """The engine serves this version, whose weights have this digest before any rounding.
 
         Raises:
             WeightSyncError: the version stands for others already.

@@ -16,6 +16,7 @@ from zerogap.weights import (
     WeightVersions,
     digest_weights,
     named_weights,
+    unrounded,
     weight_fingerprint,
 )
 
@@ -63,7 +64,7 @@ def test_copied_weights_are_the_same_bits_in_another_place():
 
 
 def test_another_precision_is_rounded_on_the_way_and_the_trainer_keeps_its_own():
-    model, engine, publisher, _ = build(lambda m: CopiedWeights(m, rounding=round_bf16))
+    model, engine, publisher, versions = build(lambda m: CopiedWeights(m, rounding=round_bf16))
     before = weight_fingerprint(model)
     published = publisher.publish(0)
     for name, tensor in engine.read_weights().items():
@@ -71,6 +72,16 @@ def test_another_precision_is_rounded_on_the_way_and_the_trainer_keeps_its_own()
     assert published.fingerprint == before == weight_fingerprint(model)
     assert published.digest == engine.weight_digest()
     assert published.digest.hex != before
+    assert versions.digest_of(0) == before
+
+
+def test_a_version_is_the_same_whatever_precision_it_is_served_in():
+    model, versions = tiny_model(seed=1), WeightVersions()
+    for rounding in (round_bf16, unrounded, round_bf16):
+        engine = tiny_engine(tiny_model(seed=9))
+        Publisher(CopiedWeights(model, rounding=rounding), engine, versions).publish(3)
+        assert versions.digest_of(3) == weight_fingerprint(model)
+    Publisher(SharedWeights(model), tiny_engine(model), versions).publish(3)
 
 
 @pytest.mark.parametrize("lag", [1, 2])
