@@ -14,7 +14,7 @@ from zerogap.run.certify.checks import Checks
 from zerogap.run.certify.finding import Finding, Verdict
 from zerogap.run.certify.subjects import Subjects
 from zerogap.run.free_memory import return_free_memory
-from zerogap.run.policy import load_policy
+from zerogap.run.policy import Policy, load_policy
 from zerogap.run.train import apply_threads
 
 
@@ -63,8 +63,7 @@ def certify(
     progress = Progress(Console(stderr=True), is_quiet=quiet)
     with progress.phase("loading the model"):
         policy = load_policy(config.model, seed=config.run.seed)
-    subjects = Subjects(policy=policy, config=config)
-    report = describe_probe(policy.probe(), policy.model.config.head_dim)
+    report, subjects = _choose_products(policy, config)
     on_report(report)
     verdicts = []
     for promise, name, check in Checks(subjects).all():
@@ -86,6 +85,23 @@ def _found(check: Callable[[Phase], Finding], phase: Phase) -> Finding:
     except ZerogapError as error:
         figure = f"{type(error).__name__}: {error}"
         return Finding(is_kept=False, figure=figure, cure="the check could not be completed")
+
+
+def _choose_products(policy: Policy, config: RunConfig) -> tuple[str, Subjects]:
+    """As a run does: exact ones that were probed, or each side's faster ones."""
+    head_dim = policy.model.config.head_dim
+    if config.numerics == "exact":
+        report = describe_probe(policy.probe(), head_dim)
+        return report, Subjects(policy=policy, config=config)
+    timed = policy.fastest_products(
+        engine_rows=config.engine.max_running, trainer_rows=config.train.micro_batch_tokens
+    )
+    return f"{kernel_report(head_dim)}; {timed}", Subjects(
+        policy=policy,
+        config=config,
+        engine_products=timed.engine.fastest,
+        trainer_products=timed.trainer.fastest,
+    )
 
 
 def describe_probe(probe: RowProbe, head_dim: int) -> str:

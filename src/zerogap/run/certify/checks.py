@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 from zerogap.config import ModelSection
 from zerogap.data import Tokenizer
 from zerogap.foreign import transformers_log_probs
+from zerogap.kernels import products
 from zerogap.obs import Phase
 from zerogap.run.certify.finding import Finding
 from zerogap.run.certify.fingerprints import check_fingerprints
@@ -36,7 +37,8 @@ class Checks:
         self._requests: list[GenerateRequest] = probe_requests(
             policy.tokenizer, self._params, max_positions=policy.model.config.max_positions
         )
-        outputs = subjects.engine().generate(self._requests)
+        with products(subjects.engine_products):
+            outputs = subjects.engine().generate(self._requests)
         self._samples: list[Sample] = samples_of(outputs, self._params.score_temperature)
         self._reported = Reported.of_outputs(outputs)
 
@@ -60,13 +62,15 @@ class Checks:
             ).step(samples, exact_version=0)
             for whose, old in (("trainer's", "trainer"), ("engine's", "rollout"))
         }
-        return check_identity(
-            _counted(steps, phase), lambda: digest_weights(named_weights(model)).hex
-        )
+        with products(self._subjects.trainer_products):
+            return check_identity(
+                _counted(steps, phase), lambda: digest_weights(named_weights(model)).hex
+            )
 
     def _rows(self, phase: Phase) -> Finding:
         ways = ways_to_compute(self._subjects, self._requests, self._samples)
-        return check_rows(self._reported, _counted(ways, phase), cure=self._cure_for_rows())
+        with products(self._subjects.engine_products):
+            return check_rows(self._reported, _counted(ways, phase), cure=self._cure_for_rows())
 
     def _cure_for_rows(self) -> str:
         if self._subjects.config.numerics == "fast":
@@ -80,13 +84,19 @@ class Checks:
         subjects, engine = self._subjects, self._subjects.engine()
         model, trainer = subjects.policy.model, subjects.trainer()
         publisher = Publisher(SharedWeights(model), engine, WeightVersions())
-        return check_versions(
-            engine,
-            self._requests,
-            named_weights(model)["layers.0.input_norm.weight"],
-            publish=publisher.publish,
-            score=trainer.score,
-        )
+
+        def score(samples: Sequence[Sample]) -> Scores:
+            with products(subjects.trainer_products):
+                return trainer.score(samples)
+
+        with products(subjects.engine_products):
+            return check_versions(
+                engine,
+                self._requests,
+                named_weights(model)["layers.0.input_norm.weight"],
+                publish=publisher.publish,
+                score=score,
+            )
 
     def _fingerprints(self, phase: Phase) -> Finding:
         engine = self._subjects.engine()
@@ -124,7 +134,8 @@ class Checks:
             fp32_scores=in_fp32,
             foreign_scores=in_transformers,
         )
-        return check_round_trips(folder, subjects.engine(), self._requests, config)
+        with products(subjects.engine_products):
+            return check_round_trips(folder, subjects.engine(), self._requests, config)
 
 
 def _counted(

@@ -13,6 +13,7 @@ import numpy as np
 from zerogap.config import EngineConfig, GRPOLossConfig, LossConfig, RunConfig, TrainConfig
 from zerogap.data import TOKENIZER_FILES
 from zerogap.engine import Engine
+from zerogap.kernels import Products, products
 from zerogap.models import resolve_source
 from zerogap.run.policy import Policy, tokenizer_folder
 from zerogap.train import Trainer
@@ -28,6 +29,10 @@ class Subjects:
 
     policy: Policy
     config: RunConfig
+    engine_products: Products = "exact"
+    """Around whatever an engine computes; a run with numerics = "fast" may choose otherwise."""
+    trainer_products: Products = "exact"
+    """Around whatever a trainer computes."""
 
     def engine(self, **changes: Any) -> Engine:  # noqa: ANN401 - values of [engine]
         """One at version 0; ``changes`` are keys of [engine]."""
@@ -48,13 +53,8 @@ class Subjects:
 
     def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
         """By an engine on these weights: float32 [T] each, NaN where the policy did not sample."""
-        engine, columns = self.engine(), []
-        for sample in samples:
-            column = np.full(len(sample), np.nan, np.float32)
-            start = sample.num_prompt_tokens
-            column[start:] = engine.score(tuple(sample.token_ids.tolist()), start=start, temperature=sample.temperature)  # fmt: skip
-            columns.append(column)
-        return columns
+        with products(self.engine_products):
+            return self._score(samples)
 
     def loss(self) -> LossConfig:
         """The recipe's, where it is about policy ratios and takes no second model; else GRPO's."""
@@ -70,3 +70,12 @@ class Subjects:
             return None
         folder = tokenizer_folder(resolve_source(name, with_weights=section.tokenizer is None))
         return folder if any((folder / file).exists() for file in TOKENIZER_FILES) else None
+
+    def _score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        engine, columns = self.engine(), []
+        for sample in samples:
+            column = np.full(len(sample), np.nan, np.float32)
+            start = sample.num_prompt_tokens
+            column[start:] = engine.score(tuple(sample.token_ids.tolist()), start=start, temperature=sample.temperature)  # fmt: skip
+            columns.append(column)
+        return columns

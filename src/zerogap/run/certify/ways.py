@@ -5,12 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from zerogap.engine import Engine
 from zerogap.errors import EngineError, OutOfPages
-from zerogap.kernels import PAGE_SIZE
+from zerogap.kernels import PAGE_SIZE, products
 from zerogap.run.certify.rows import Reported
 from zerogap.run.certify.subjects import Subjects
-from zerogap.train import Trainer
 from zerogap.types import GenerateOutput, GenerateRequest, Outcome, Sample
 
 Requests = Sequence[GenerateRequest]
@@ -31,17 +29,25 @@ def ways_to_compute(
         samples: the completions, for those who score.
     """
     few = {"max_running": _FEW_ROWS, "max_scheduled_tokens": _FEW_ROWS}
+
+    def generated(some: Requests = requests, **changes: Any) -> Reported:  # noqa: ANN401 - values of [engine]
+        return Reported.of_outputs(subjects.engine(**changes).generate(some))
+
+    def trained(**changes: Any) -> Reported:  # noqa: ANN401 - values of [train]
+        with products(subjects.trainer_products):
+            return Reported.of_scores(samples, subjects.trainer(**changes).score(samples))
+
     return {
-        "one at a time": lambda: _generated(subjects.engine(max_running=1), requests),
-        "in other places": lambda: _generated(subjects.engine(), requests[::-1]),
-        f"prompts in chunks of {_FEW_ROWS}": lambda: _generated(subjects.engine(**few), requests),
-        "without prefix cache": lambda: _generated(subjects.engine(prefix_cache=False), requests),
+        "one at a time": lambda: generated(max_running=1),
+        "in other places": lambda: generated(requests[::-1]),
+        f"prompts in chunks of {_FEW_ROWS}": lambda: generated(**few),
+        "without prefix cache": lambda: generated(prefix_cache=False),
         "from the prefix cache": lambda: _generated_twice(subjects, requests),
         "retracted and computed again": lambda: _retracted(subjects, requests),
         "scored by the engine": lambda: Reported.of_scores(samples, subjects.score(samples)),
-        "scored by the trainer": lambda: _of_trainer(subjects.trainer(), samples),
-        "scored by the trainer, each alone": lambda: _of_trainer(
-            subjects.trainer(micro_batch_tokens=1, share_prompts=False), samples
+        "scored by the trainer": trained,
+        "scored by the trainer, each alone": lambda: trained(
+            micro_batch_tokens=1, share_prompts=False
         ),
     }
 
@@ -55,7 +61,8 @@ def layouts(
 
     def gradient(given: Sequence[Sample], **changes: Any) -> Mapping[str, Tensor]:  # noqa: ANN401 - values of [train]
         trainer = subjects.trainer(**{"updates_per_step": 1, "old_log_probs": "trainer"} | changes)
-        return trainer.gradient(given).tensors
+        with products(subjects.trainer_products):
+            return trainer.gradient(given).tensors
 
     return {
         "all at once": lambda: gradient(samples, micro_batch_tokens=65_536),
@@ -66,10 +73,6 @@ def layouts(
         "failed samples beside": lambda: gradient([*failed, *samples], **small),
         "recompute": lambda: gradient(samples, recompute=True),
     }
-
-
-def _generated(engine: Engine, requests: Requests) -> Reported:
-    return Reported.of_outputs(engine.generate(requests))
 
 
 def _generated_twice(subjects: Subjects, requests: Requests) -> Reported:
@@ -98,7 +101,3 @@ def _with_pages(subjects: Subjects, requests: Requests, num_pages: int) -> list[
         return subjects.engine(kv_cache_tokens=num_pages * PAGE_SIZE).generate(requests)
     except OutOfPages:
         return []
-
-
-def _of_trainer(trainer: Trainer, samples: Sequence[Sample]) -> Reported:
-    return Reported.of_scores(samples, trainer.score(samples))

@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 import torch
 from helpers.planted_fault import planted_fault
+from helpers.recipes import TINY_POLICY, run_config
 
 from zerogap.engine import Engine
+from zerogap.obs import Phase
 from zerogap.run.certify import (
     Reported,
+    Subjects,
     check_fingerprints,
     check_gradient,
     check_identity,
     check_rows,
     check_versions,
 )
+from zerogap.run.certify.checks import Checks
 from zerogap.run.certify.ways import layouts, ways_to_compute
+from zerogap.run.policy import load_policy
 from zerogap.train import Trainer
 from zerogap.train import forward as forward_module
 from zerogap.train.attention import PackedAttention
@@ -87,6 +92,19 @@ def test_a_trainer_whose_rows_depend_on_their_company_is_noticed(
     assert not finding.is_kept
     assert finding.figure.count("scored by the trainer") == 2
     assert "scored by the engine" not in finding.figure
+
+
+def test_a_trainer_that_multiplies_with_a_blas_is_noticed():
+    """Of inner widths above 256: below, one block holds all terms and a BLAS adds them in our order."""
+    wide = TINY_POLICY["init"] | {"hidden_size": 320, "intermediate_size": 640}
+    config = run_config(model=TINY_POLICY | {"init": wide})
+    policy = load_policy(config.model, seed=0)
+    with_blas = Checks(Subjects(policy=policy, config=config, trainer_products="blas"))
+    found = {promise: check(Phase()) for promise, _, check in with_blas.all() if promise in (1, 2)}
+    assert not found[1].is_kept
+    assert "engine's" in found[1].figure
+    assert not found[2].is_kept
+    assert found[2].figure.startswith("scored by the trainer: ")
 
 
 def test_one_bit_of_one_log_prob_is_noticed(outputs):
