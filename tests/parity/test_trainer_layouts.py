@@ -19,7 +19,7 @@ from zerogap.config.train import TrainConfig
 from zerogap.train import Trainer
 from zerogap.train import forward as forward_module
 from zerogap.train import plan as plan_module
-from zerogap.train import trainer as trainer_module
+from zerogap.train import preparation as preparation_module
 from zerogap.train.attention import PackedAttention
 
 DENOMINATORS = {
@@ -198,14 +198,14 @@ def test_a_row_that_sees_a_sibling_would_be_noticed(monkeypatch):
 
 def test_a_sibling_without_gradient_would_be_noticed(monkeypatch):
     gradient, _ = gradient_of()
-    honest = trainer_module.decide_advantages
+    honest = preparation_module.decide_advantages
 
     def forgetful(*args):
         found = honest(*args)
         found.column_S[len(SAMPLES[0]) : len(SAMPLES[0]) + len(SAMPLES[1])] = 0.0
         return found
 
-    monkeypatch.setattr(trainer_module, "decide_advantages", forgetful)
+    monkeypatch.setattr(preparation_module, "decide_advantages", forgetful)
     with planted_fault("a sibling's gradient is dropped"):
         GRADIENT.check(gradient_of()[0], gradient)
 

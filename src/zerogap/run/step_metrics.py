@@ -65,14 +65,14 @@ def add_train_metrics(
             "policy/clip_fraction": policy.clip_fraction,
             "policy/entropy": policy.entropy,
             "policy/kl_to_old": policy.kl_to_old,
-            "policy/kl_to_rollout": trained.kl_to_rollout,
             **gap_metrics(samples, trained.old_log_probs),
         }
     )
     for name in ("num_taken", "num_audited", "num_different") if trained.num_updates > 1 else ():
         metrics.add(f"train/old/{name}", getattr(trained.audit, name))
-    if trained.kl_to_reference is not None:
-        metrics.add("policy/kl_to_reference", trained.kl_to_reference)
+    for other in ("rollout", "reference"):
+        if (kl := getattr(trained, f"kl_to_{other}")) is not None:
+            metrics.add(f"policy/kl_to_{other}", kl)
     for reason, count in trained.excluded.items():
         metrics.add(f"excluded/{reason}", count)
 

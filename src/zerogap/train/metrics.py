@@ -7,9 +7,15 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from zerogap.algorithms import Exclusion, GapStatistics, GroupAdvantages, PolicyStatistics
+from zerogap.algorithms import (
+    CorrectionStatistics,
+    Exclusion,
+    GapStatistics,
+    GroupAdvantages,
+    PolicyStatistics,
+)
 
-Phase = Literal["old", "reference", "update"]
+Phase = Literal["old", "reference", "teacher", "values", "preferences", "update", "critic"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,8 @@ class TrainProgress:
     """One micro-batch is done."""
 
     phase: Phase
-    """old: log-probs before the first update; reference: of the frozen model; update: the loss."""
+    """old: log-probs before the first update; reference: of the frozen model; teacher: of the teacher; values: of the critic;
+    preferences: log-probs before a preference's update; update: the policy's loss; critic: the critic's."""
     rows_done: int
     """Rows computed so far in this step, in all phases."""
     rows_total: int
@@ -50,6 +57,39 @@ class StepGradient:
     """How many updates the step would make. Later ones start from weights that the earlier ones change."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CriticMetrics:
+    """What a critic knew at the start of the step, and what it learned."""
+
+    loss: float
+    """Mean over updates."""
+    grad_norm: float
+    """Before clipping, largest of the updates."""
+    value_mean: float
+    """Over trained tokens, at the start of the step."""
+    return_mean: float
+    explained_variance: float | None
+    """1 - var(returns - values) / var(returns): 1 is a perfect critic, 0 a constant; None where all returns are equal."""
+    clip_fraction: float
+    """Share of tokens whose value had moved too far to learn more."""
+    is_alone: bool
+    """The policy was left as it is, while the critic warms up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceMetrics:
+    """Over pairs, each before its update."""
+
+    accuracy: float
+    """Share of pairs whose preferred answer has the larger reward."""
+    margin_mean: float
+    """Preferred less other reward."""
+    chosen_reward_mean: float
+    """beta (log pi - log ref) of the preferred answer."""
+    rejected_reward_mean: float
+    num_pairs: int
+
+
 @dataclass(frozen=True)
 class TrainMetrics:
     """One step. Statistics are over all trained tokens, each at the update it took part in."""
@@ -60,13 +100,23 @@ class TrainMetrics:
     """Global 2-norm before clipping, largest of the updates."""
     learning_rate: float
     policy: PolicyStatistics
-    """Against the start of the step."""
-    gap: GapStatistics
-    """Trainer at the start of the step against the engine at sampling time, over the tokens that the trainer scored then."""
-    kl_to_rollout: float
+    """Against what the policy ratio is taken against, over tokens for which the loss needed that."""
+    gap: GapStatistics | None
+    """Trainer at the start of the step against the engine at sampling time, over the tokens that the trainer scored then. None
+    where no engine sampled."""
+    corrections: CorrectionStatistics | None
+    """Old log-probs against the engine's, and what was done about it; None where no engine sampled."""
+    off_policy_fraction: float
+    """Share of tokens dropped in their update since the policy had left their record (``corrections.off_policy_kl``)."""
+    kl_to_rollout: float | None
     """k3 of each token at its update against the engine at sampling time: estimates KL(engine || current), nats."""
     kl_to_reference: float | None
-    """Mean KL estimate a token, nats; None without a reference."""
+    """Mean KL estimate a token, nats; None without a penalty on it."""
+    kl_to_teacher: float | None
+    """Mean estimate of the KL to the teacher a token, nats: of the drawn token at the start of the step, or over the teacher's
+    likeliest ids at its update."""
+    critic: CriticMetrics | None
+    preferences: PreferenceMetrics | None
     groups: GroupAdvantages | None
     """Advantages a sample and what was found out about the groups, where the loss compares within them."""
     num_updates: int
@@ -88,12 +138,13 @@ class TrainMetrics:
     micro_batch_fill: float
     """num_rows / (num_micro_batches * micro_batch_tokens); above 1 only where single samples exceed the budget."""
     seconds: Mapping[str, float]
-    """Wall time by part: pack, old, reference, forward, backward, optimizer."""
+    """Wall time by part: pack, old, reference, teacher, values, preferences, forward, backward, optimizer, critic."""
     old_log_probs: tuple[np.ndarray, ...]
     """float32 [T] for each sample given, aligned with its tokens: what the trainer computed. NaN where nothing trained, and
     where a later update took the engine's instead."""
     advantages: tuple[np.ndarray, ...]
-    """float64 [T] for each sample given, in the same way: what the loss weighed each token with."""
+    """float64 [T] for each sample given, in the same way: what the loss weighed each token with. Of a sample with one
+    advantage, at all of its tokens."""
     audit: OldLogProbAudit
     """All 0 in a step of one update: its own forward pass gives them."""
 

@@ -15,28 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.config.loss import LossConfig
+from zerogap.config.corrections import CorrectionsConfig
+from zerogap.config.loss import DistillationLossConfig, LossConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError
-from zerogap.kernels import gradients_in_place
 from zerogap.models import CausalLM
-from zerogap.obs import Spans
-from zerogap.train.advantages import decide_advantages
-from zerogap.train.forward import score_micro_batch, scores
+from zerogap.train.critic import Critic
 from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
-from zerogap.train.objective import micro_batch_loss, samples_with_signal
+from zerogap.train.objective import is_top_k
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.optimizer import Optimizer
-from zerogap.train.packing import MicroBatch
-from zerogap.train.participants import take_part
-from zerogap.train.plan import UpdatePlan, pack_members, plan_update
+from zerogap.train.policy_gradient import PolicyGradient
+from zerogap.train.preparation import Preparation
 from zerogap.train.schedule import learning_rate_at
 from zerogap.train.scoring import score_samples
 from zerogap.train.step_state import StepState
-from zerogap.train.summary import summarise
+from zerogap.train.summary import summarise, summarise_critic
+from zerogap.train.teacher import Teacher
 from zerogap.types import Sample
 
-_OPTIMIZER = "optimizer."
+_OPTIMIZER, _CRITIC = "optimizer.", "critic."
+_NONE = CorrectionsConfig()
 
 
 class Trainer:
@@ -50,7 +49,9 @@ class Trainer:
         *,
         total_steps: int,
         vocab_limit: int,
+        corrections: CorrectionsConfig = _NONE,
         reference: CausalLM | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         """A trainer at step 0.
 
@@ -60,17 +61,30 @@ class Trainer:
             loss: objective.
             total_steps: steps of the run, for the schedule.
             vocab_limit: ids at or past it do not exist (the tokenizer's size, where the head is padded).
+            corrections: of samples that another policy drew.
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
+            teacher: given exactly when the loss is distillation.
         """
-        if (reference is not None) != loss.needs_reference:
-            given = "no reference model" if reference is None else "a reference model"
-            needs = "needs" if loss.needs_reference else "does not need"
-            msg = f"this {loss.kind} loss {needs} the frozen initial policy, and {given} was given; a reference goes with a KL penalty or with dpo: give both or neither"
-            raise ConfigError(msg)
-        self._model, self._reference = model, reference
-        self._config, self._loss = config, loss
+        _check_helpers(loss, corrections, reference, teacher)
+        self.model, self._config = model, config
         self._total_steps, self._vocab_limit = total_steps, vocab_limit
         self._num_steps = 0
+        self.critic = (
+            Critic(model, loss.critic, config) if isinstance(loss, PPOLossConfig) else None
+        )
+        self._preparation = Preparation(
+            model=model,
+            reference=reference,
+            teacher=teacher,
+            critic=self.critic,
+            config=config,
+            loss=loss,
+            corrections=corrections,
+            vocab_limit=vocab_limit,
+        )
+        self._gradient = PolicyGradient(
+            model, teacher, config, loss, corrections, vocab_limit=vocab_limit
+        )
         self._optimizer = Optimizer(
             model,
             betas=config.betas,
@@ -102,18 +116,26 @@ class Trainer:
         """
         step, old = self._begin(samples, exact_version, on_progress)
         learning_rate = self._learning_rate()
-        losses, grad_norms = [], []
+        is_critic_alone = self.critic is not None and self.critic.is_alone(self._num_steps)
+        losses, grad_norms, critic_updates = [], [], []
         for number, update in enumerate(step.updates):
-            losses.append(self._accumulate(step, update, is_first=number == 0))
+            self._optimizer.zero_grad()
+            losses.append(self._gradient.accumulate(step, update, is_first=number == 0))
             if number == 0:
                 old.settle()
-            with step.spans.span("optimizer"):
-                grad_norms.append(self._optimizer.update(learning_rate))
+            if not is_critic_alone:
+                with step.spans.span("optimizer"):
+                    grad_norms.append(self._optimizer.update(learning_rate))
+            if self.critic is not None:
+                critic_updates.append(self.critic.update(step, update, step_number=self._num_steps))
         self._num_steps += 1
         return summarise(
             step,
             losses=losses,
             grad_norms=grad_norms,
+            critic=summarise_critic(step, critic_updates, is_alone=is_critic_alone)
+            if critic_updates
+            else None,
             audit=old.audit,
             learning_rate=learning_rate,
             max_rows=self._config.micro_batch_tokens,
@@ -132,7 +154,8 @@ class Trainer:
             DataError, NumericsError: as ``step``.
         """
         step, _ = self._begin(samples, exact_version, on_progress)
-        loss = self._accumulate(step, step.updates[0], is_first=True)
+        self._optimizer.zero_grad()
+        loss = self._gradient.accumulate(step, step.updates[0], is_first=True)
         return StepGradient(
             loss=loss,
             grad_norm=self._optimizer.grad_norm(),
@@ -147,7 +170,7 @@ class Trainer:
             float32 [T] for each sample, NaN where the policy did not sample. No weight or gradient changes.
         """
         return score_samples(
-            self._model,
+            self.model,
             samples,
             vocab_limit=self._vocab_limit,
             micro_batch_tokens=self._config.micro_batch_tokens,
@@ -160,10 +183,13 @@ class Trainer:
         Moments are views: write or copy them before the next step.
         """
         optimizer = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
+        critic = {} if self.critic is None else self.critic.state_dict()
+        critic = {_CRITIC + name: t for name, t in critic.items()}
         return {
             "num_steps": torch.tensor(self._num_steps),
             "torch_rng_state": torch.get_rng_state(),
             **optimizer,
+            **critic,
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -174,6 +200,12 @@ class Trainer:
         """
         if missing := {"num_steps", "torch_rng_state"} - state.keys():
             msg = f"the trainer state lacks {sorted(missing)}: it is incomplete or not a trainer's; resume from another checkpoint"
+            raise CheckpointError(msg)
+        critic = {n.removeprefix(_CRITIC): t for n, t in state.items() if n.startswith(_CRITIC)}
+        if self.critic is not None:
+            self.critic.load_state_dict(critic)
+        elif critic:
+            msg = f'the trainer state has a critic ({len(critic)} tensors) and this loss trains none: it is of a run with another loss; resume with loss.kind = "ppo"'
             raise CheckpointError(msg)
         self._optimizer.load_state_dict(
             {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
@@ -196,94 +228,33 @@ class Trainer:
         exact_version: int | None,
         on_progress: Callable[[TrainProgress], None] | None,
     ) -> tuple[StepState, OldLogProbs]:
-        """Everything that is decided and computed before the first update."""
-        who = take_part(
-            samples, max_updates=self._config.updates_per_step, vocab_limit=self._vocab_limit
-        )
-        step = StepState(samples, who, spans=Spans(), on_progress=on_progress)
-        old = self._old_log_probs(step, exact_version)
-        old.score()
-        if self._reference is not None:
-            self._score_reference(self._reference, step)
-        step.advantages = decide_advantages(samples, who.is_kept_B, step.index, self._loss)
-        self._plan(step)
-        return step, old
-
-    def _old_log_probs(self, step: StepState, exact_version: int | None) -> OldLogProbs:
-        later = self._pack(step, step.who.update_B > 0)
-        return OldLogProbs(
-            self._model,
-            step,
-            later,
+        return self._preparation.begin(
+            samples,
+            step_number=self._num_steps,
             exact_version=exact_version,
-            audit_share=self._config.audit_share,
-            seed=self._num_steps,
-            vocab_limit=self._vocab_limit,
+            on_progress=on_progress,
         )
 
-    def _pack(self, step: StepState, is_member_B: np.ndarray) -> list[MicroBatch]:
-        with step.spans.span("pack"):
-            return pack_members(step.samples, is_member_B, self._config)
 
-    def _score_reference(self, reference: CausalLM, step: StepState) -> None:
-        batches = self._pack(step, step.who.is_kept_B)
-        step.expect("reference", batches)
-        # About as many rows; exactly so once the updates are planned.
-        step.expect("update", batches)
-        with step.spans.span("reference"):
-            for batch, log_probs_R in scores(
-                reference, batches, step.samples, vocab_limit=self._vocab_limit
-            ):
-                step.ref_log_probs_S[step.index.slots(batch)] = log_probs_R
-                step.advance("reference", batch)
-
-    def _plan(self, step: StepState) -> None:
-        """All updates: their micro-batches and denominators."""
-        has_signal_B = samples_with_signal(step, self._loss)
-        with step.spans.span("pack"):
-            step.updates = [
-                plan_update(
-                    step.samples,
-                    step.who.update_B == number,
-                    has_signal_B,
-                    config=self._config,
-                    loss=self._loss,
-                )
-                for number in range(step.who.num_updates)
-            ]
-        step.expect("update", [b for update in step.updates for b in update.micro_batches])
-
-    def _accumulate(self, step: StepState, update: UpdatePlan, *, is_first: bool) -> float:
-        """The update's loss; its gradient is in the buffers afterwards."""
-        self._optimizer.zero_grad()
-        total = 0.0
-        for batch in update.watching:
-            with torch.no_grad():
-                total += self._forward(step, update, batch, is_first=is_first).item()
-            step.advance("update", batch)
-        for batch in update.learning:
-            loss = self._forward(step, update, batch, is_first=is_first)
-            with step.spans.span("backward"), gradients_in_place():
-                loss.backward()
-            total += loss.item()
-            step.advance("update", batch)
-        return total
-
-    def _forward(
-        self, step: StepState, update: UpdatePlan, batch: MicroBatch, *, is_first: bool
-    ) -> Tensor:
-        with step.spans.span("forward"):
-            log_probs_R, entropy_R = score_micro_batch(
-                self._model,
-                batch,
-                step.samples,
-                vocab_limit=self._vocab_limit,
-                recompute=self._config.recompute,
-            )
-        slots_R = step.index.slots(batch)
-        step.log_probs_S[slots_R] = log_probs_R.detach().numpy()
-        step.entropy_S[slots_R] = entropy_R.numpy()
-        if is_first:
-            step.begin_at(slots_R)
-        denominator_R = torch.from_numpy(update.denominator_B[batch.sample_R])
-        return micro_batch_loss(log_probs_R, step, batch, denominator_R, self._loss)
+def _check_helpers(
+    loss: LossConfig,
+    corrections: CorrectionsConfig,
+    reference: CausalLM | None,
+    teacher: Teacher | None,
+) -> None:
+    """Refuse a loss without the models that it needs, models that nothing uses, and corrections that cannot be."""
+    if (reference is not None) != loss.needs_reference:
+        given = "no reference model" if reference is None else "a reference model"
+        needs = "needs" if loss.needs_reference else "does not need"
+        msg = f"this {loss.kind} loss {needs} the frozen initial policy, and {given} was given; a reference goes with a KL penalty or with dpo: give both or neither"
+        raise ConfigError(msg)
+    if (teacher is not None) != isinstance(loss, DistillationLossConfig):
+        given = "no teacher" if teacher is None else "a teacher"
+        msg = f"a {loss.kind} loss with {given}: distillation follows a teacher and nothing else does; give both or neither"
+        raise ConfigError(msg)
+    if corrections != _NONE and not loss.trains_on_completions:
+        msg = f"corrections with a {loss.kind} loss: it trains on the data set's answers, which no engine drew, so there is nothing to correct; leave them out"
+        raise ConfigError(msg)
+    if corrections.off_policy_kl is not None and is_top_k(loss):
+        msg = f"corrections.off_policy_kl = {corrections.off_policy_kl} with top_k distillation: it drops records of negative advantage, and a KL over several ids has none; leave it out"
+        raise ConfigError(msg)

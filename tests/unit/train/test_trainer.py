@@ -276,10 +276,10 @@ def test_a_resumed_trainer_goes_on_bit_for_bit():
 def test_a_gradient_alone_is_what_the_steps_first_update_uses(updates_per_step):
     samples = rewarded(make_groups())
     asked, stepping = (build(updates_per_step=updates_per_step) for _ in range(2))
-    before = weights_of(asked._model)
+    before = weights_of(asked.model)
     found = asked.gradient(samples)
     copies = {name: gradient.clone() for name, gradient in found.tensors.items()}
-    EXACT.check(weights_of(asked._model), before)
+    EXACT.check(weights_of(asked.model), before)
     assert found.num_updates == updates_per_step
 
     grad_norms, used = [], []
@@ -305,7 +305,7 @@ def test_asking_for_a_gradient_leaves_no_trace_in_the_next_step():
     asked, other = build(), build()
     asked.gradient(samples)
     assert asked.step(samples).loss == other.step(samples).loss
-    EXACT.check(weights_of(asked._model), weights_of(other._model))
+    EXACT.check(weights_of(asked.model), weights_of(other.model))
 
 
 def test_a_state_that_is_none_is_refused():

@@ -1,0 +1,63 @@
+"""Pairs of a preferred and another answer, and what an update does with each record of theirs.
+
+Records of one group are compared by their reward: each is preferred to those of the group with a lower one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerogap.algorithms import DPOTerms, dpo_coefficients, record_sums
+from zerogap.config.loss import DPOLossConfig
+from zerogap.errors import DataError
+from zerogap.train.step_state import StepState
+from zerogap.types import Sample
+
+
+def preference_pairs(samples: Sequence[Sample], is_member_B: np.ndarray) -> np.ndarray:
+    """int64 [P, 2]: (preferred, other) among the members, as indices of samples.
+
+    Raises:
+        DataError: a member has no reward, or nobody is preferred to anybody.
+    """
+    members_of: dict[str, list[tuple[int, float]]] = {}
+    for i in np.flatnonzero(is_member_B).tolist():
+        if (reward := samples[i].reward) is None:
+            msg = f"record {samples[i].rollout_id} has no reward, so it is neither preferred nor not; give the preferred answer of a pair 1 and the other 0"
+            raise DataError(msg)
+        members_of.setdefault(samples[i].group_id, []).append((i, reward))
+    pairs = [
+        (i, j) for group in members_of.values() for i, high in group for j, low in group if high > low
+    ]  # fmt: skip
+    if not pairs:
+        msg = f"the {int(is_member_B.sum())} records of an update hold no pair of answers to one prompt with different rewards: there is no preference to learn; give it such pairs"
+        raise DataError(msg)
+    return np.array(pairs)
+
+
+def weigh_preferences(step: StepState, is_member_B: np.ndarray, loss: DPOLossConfig) -> DPOTerms:
+    """The weight of each log-prob at the weights as they are now, into ``step.advantages`` (with its sign turned).
+
+    ``step.log_probs_S`` and ``step.ref_log_probs_S`` must hold the members' log-probs.
+    """
+    members_S = step.trains_S & step.index.spread(is_member_B)
+
+    def sums(column_S: np.ndarray, what: str) -> np.ndarray:
+        return record_sums(
+            column_S,
+            members_S,
+            step.record_S,
+            num_records=len(step.samples),
+            what=what,
+            name_token=step.index.name,
+        )
+
+    terms = dpo_coefficients(
+        sums(step.log_probs_S, "log-prob"),
+        sums(step.ref_log_probs_S, "reference log-prob"),
+        preference_pairs(step.samples, is_member_B),
+        beta=loss.beta,
+        label_smoothing=loss.label_smoothing,
+    )
+    step.advantages.column_S[members_S] = -step.index.spread(terms.coefficient_B)[members_S]
+    return terms
