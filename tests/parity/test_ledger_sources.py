@@ -18,6 +18,7 @@ from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.data import reencode
 from zerogap.kernels import products
+from zerogap.kernels.native import native
 from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
 from zerogap.run.ledger import LedgerEntry, trained_gap
@@ -134,7 +135,10 @@ KERNELS = {"products of a BLAS": partial(products, "blas"), "torch": partial(run
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_another_order_of_additions_is_numbers(kernels):
-    model = tiny_model("qwen3")
+    if not native.multiplies(torch.ones(1)):
+        pytest.skip("this machine has no kernels of ours that others could differ from")
+    # Sums of a few terms have one order in every library; these have 256 and more.
+    model = tiny_model("qwen3", hidden_size=256, intermediate_size=320)
     samples = drawn(tiny_engine(model))
     check_only(entry_of(OtherKernels(model, KERNELS[kernels]), samples), "numbers", at_least=1e-9)
 
