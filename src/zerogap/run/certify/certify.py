@@ -107,10 +107,10 @@ def _choose_products(policy: Policy, config: RunConfig) -> tuple[str, Subjects]:
 def describe_probe(probe: RowProbe, head_dim: int) -> str:
     """One line: kernels, threads, and whether a row's products keep their bits on this model's shapes."""
     if probe.is_exact:
-        found = "row-invariant on this model's shapes"
+        found = f"row-invariant on all {probe.num_shapes} shapes of this model"
     else:
         shapes = ", ".join(f"{i}x{o} at {rows} rows" for i, o, rows in probe.failures[:3])
-        found = f"NOT row-invariant ({len(probe.failures)} failures: {shapes})"
+        found = f"NOT row-invariant ({len(probe.failures)} failures on {probe.num_shapes} shapes: {shapes})"
     return f"{kernel_report(head_dim)}; probed on {probe.num_threads} threads: {found}"
 
 

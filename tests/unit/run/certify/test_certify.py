@@ -58,8 +58,8 @@ def test_sides_that_are_not_alike_are_refused_before_anything_is_loaded(engine):
 
 
 def test_a_probe_that_failed_says_where():
-    report = describe_probe(RowProbe(2, ((32, 64, 8),)), 16)
-    assert "NOT row-invariant (1 failures: 32x64 at 8 rows)" in report
+    report = describe_probe(RowProbe(2, 6, ((32, 64, 8),)), 16)
+    assert "NOT row-invariant (1 failures on 6 shapes: 32x64 at 8 rows)" in report
 
 
 def test_a_context_too_short_for_the_probe_is_refused(subjects):
