@@ -218,8 +218,14 @@ class GrpoStep:
 
 
 def start_step(
-    prepared: Prepared, shape: RunShape, micro_batch_tokens: int, *, recompute: bool = False, numerics: str = "exact"
-) -> Worker:  # fmt: skip
+    prepared: Prepared,
+    shape: RunShape,
+    micro_batch_tokens: int,
+    *,
+    recompute: bool = False,
+    numerics: str = "exact",
+    precision: str = "fp32",
+) -> Worker:
     """Start zerogap's side.
 
     Args:
@@ -228,6 +234,7 @@ def start_step(
         micro_batch_tokens: train.micro_batch_tokens.
         recompute: train.recompute.
         numerics: of the recipe.
+        precision: model.dtype.
     """
     train = {
         "learning_rate": LEARNING_RATE,
@@ -235,8 +242,8 @@ def start_step(
         "recompute": recompute,
     }
     return Worker(
-        f"zerogap, {numerics}", "zerogap.bench.sides.zerogap_side:Step",
-        threads=prepared.threads, prepared=prepared, shape=shape, train=train, numerics=numerics,
+        f"zerogap, {numerics}, {precision}", "zerogap.bench.sides.zerogap_side:Step",
+        threads=prepared.threads, prepared=prepared, shape=shape, train=train, numerics=numerics, precision=precision,
     )  # fmt: skip
 
 

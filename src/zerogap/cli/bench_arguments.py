@@ -15,7 +15,7 @@ EXAMPLES = f"""questions:
   single     one sequence, against memory's bandwidth
   step       a whole GRPO step, and TRL's beside it
   scaling    a generated token's cost by number of sequences and length of context
-  numerics   what "exact" costs against "fast"
+  numerics   what "exact" costs against "fast", and bf16 against fp32
   limit      this machine's matrix products, multiply-adds and memory
 
 suites:

@@ -10,12 +10,15 @@ from zerogap.run.evaluate_model import evaluate_model
 from zerogap.run.export import export_run
 from zerogap.run.free_memory import return_free_memory
 from zerogap.run.generate import generate_text
+from zerogap.run.numerics import Numerics, NumericsChoice, settle_numerics
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.report import write_report
 from zerogap.run.train import TrainResult, train
 
 __all__ = [
     "Certificate",
+    "Numerics",
+    "NumericsChoice",
     "Policy",
     "TrainResult",
     "audit_step",
@@ -26,6 +29,7 @@ __all__ = [
     "generate_text",
     "load_policy",
     "return_free_memory",
+    "settle_numerics",
     "train",
     "write_audit_page",
     "write_report",

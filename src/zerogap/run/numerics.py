@@ -7,6 +7,9 @@ from zerogap.errors import ConfigError
 from zerogap.kernels import Products, kernel_report
 from zerogap.run.policy import Policy
 
+NumericsChoice = Literal["exact", "fast"]
+"""As a recipe has it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
@@ -19,7 +22,7 @@ class Numerics:
 
 
 def settle_numerics(
-    policy: Policy, numerics: Literal["exact", "fast"], *, engine_rows: int, trainer_rows: int
+    policy: Policy, numerics: NumericsChoice, *, engine_rows: int, trainer_rows: int
 ) -> Numerics:
     """Probe row invariance for "exact"; time both kinds of products for "fast".
 

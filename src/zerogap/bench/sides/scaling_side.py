@@ -5,12 +5,11 @@ from time import perf_counter
 from zerogap.bench.machine import resident_bytes
 from zerogap.bench.prepare import Prepared
 from zerogap.bench.records import ScalingCell
-from zerogap.bench.sides.zerogap_side import settle_numerics
 from zerogap.config.engine import EngineConfig
 from zerogap.config.model import ModelSection
 from zerogap.engine import Engine
 from zerogap.kernels import PAGE_SIZE
-from zerogap.run import load_policy
+from zerogap.run import load_policy, settle_numerics
 from zerogap.types import GenerateRequest, SamplingParams
 
 _MEASURABLE_TOKENS = 2000
@@ -23,7 +22,7 @@ class Scaling:
     def __init__(self, *, prepared: Prepared) -> None:
         self._prepared = prepared
         self._policy = load_policy(ModelSection(path=prepared.model), seed=0)
-        settle_numerics(self._policy, "exact")
+        settle_numerics(self._policy, "exact", engine_rows=64, trainer_rows=1024)
 
     def measure(
         self, *, num_sequences: int, group_size: int, context: int, new_tokens: int, repeats: int

@@ -18,10 +18,10 @@ from zerogap.config.loss import GRPOLossConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.train import TrainConfig
 from zerogap.engine import EngineStats
-from zerogap.errors import BenchmarkError
-from zerogap.kernels import PAGE_SIZE
+from zerogap.kernels import PAGE_SIZE, products
 from zerogap.kernels.roofline import Bandwidth, measure_bandwidth, measure_fma_peak
-from zerogap.run import Policy, load_policy, return_free_memory
+from zerogap.models import Precision
+from zerogap.run import NumericsChoice, load_policy, return_free_memory, settle_numerics
 from zerogap.train import Trainer, TrainMetrics
 from zerogap.types import GenerateOutput, GenerateRequest, Sample, SamplingParams
 
@@ -30,20 +30,31 @@ _MIN_RUNNING = 8
 """The warm-up's sequences fit, whatever the shape."""
 _SCHEDULED_TOKENS = 1024
 """Row budget of a forward pass: the engine's default."""
+_TRAINED_ROWS = 1024
+"""Of a micro-batch, when products are timed."""
 
 
 class Rollout:
     """Generates all answers to the prompts, with log-probs, from an empty prefix cache."""
 
     def __init__(
-        self, *, prepared: Prepared, shapes: Sequence[RunShape], numerics: str = "exact"
+        self,
+        *,
+        prepared: Prepared,
+        shapes: Sequence[RunShape],
+        numerics: NumericsChoice = "exact",
+        precision: Precision = "fp32",
     ) -> None:
         start_s = perf_counter()
         self._prepared, self._memory = prepared, PeakMemory()
-        self.policy = load_policy(ModelSection(path=prepared.model), seed=0)
-        self.probe_s = settle_numerics(self.policy, numerics)
+        self.policy = load_policy(ModelSection(path=prepared.model, dtype=precision), seed=0)
         longest = max(map(len, prepared.prompt_ids[: max(s.num_prompts for s in shapes)]))
         most = max(_MIN_RUNNING, *(shape.num_sequences for shape in shapes))
+        probe_start_s = perf_counter()
+        self.numerics = settle_numerics(
+            self.policy, numerics, engine_rows=most, trainer_rows=_TRAINED_ROWS
+        )
+        self.probe_s = perf_counter() - probe_start_s
         length = longest + max(2, *(shape.max_new_tokens for shape in shapes)) + 2 * PAGE_SIZE
         limits = EngineConfig(
             # Room for every sequence without sharing, so that nothing is retracted.
@@ -94,7 +105,8 @@ class Rollout:
         """All answers, from an empty prefix cache."""
         is_empty = self.engine.flush_cache()
         assert is_empty, "sequences of an earlier run still hold pages"
-        return self.engine.generate(requests(self._prepared, shape, seed=seed))
+        with products(self.numerics.engine):
+            return self.engine.generate(requests(self._prepared, shape, seed=seed))
 
     def _seconds_to_first_token(self, shape: RunShape, *, seed: int) -> float:
         start_s = perf_counter()
@@ -111,10 +123,13 @@ class Step:
         prepared: Prepared,
         shape: RunShape,
         train: dict[str, object],
-        numerics: str = "exact",
+        numerics: NumericsChoice = "exact",
+        precision: Precision = "fp32",
     ) -> None:
         self._prepared, self._shape, self._memory = prepared, shape, PeakMemory()
-        self._rollout = Rollout(prepared=prepared, shapes=[shape], numerics=numerics)
+        self._rollout = Rollout(
+            prepared=prepared, shapes=[shape], numerics=numerics, precision=precision
+        )
         self._trainer = Trainer(
             self._rollout.policy.model,
             TrainConfig.model_validate(train),
@@ -125,9 +140,9 @@ class Step:
         self._version = 0
         self._step(WARM_UP, seed=0)
 
-    def probe_s(self) -> float:
-        """Seconds that the check of row invariance took at the start; 0 without it."""
-        return self._rollout.probe_s
+    def numerics(self) -> tuple[float, str]:
+        """Seconds that probing or timing the products took at the start, and what came of it."""
+        return self._rollout.probe_s, self._rollout.numerics.report
 
     def run(self, *, seed: int, num_training_rows: int, with_limits: bool = True) -> Measured:
         """One measured step, between two measurements of what the machine allows.
@@ -176,12 +191,14 @@ class Step:
         seconds: dict[str, float] = {}
         engine = self._rollout.engine
         with _lap(seconds, "generate"):
-            outputs = engine.generate(requests(self._prepared, shape, seed=seed))
+            with products(self._rollout.numerics.engine):
+                outputs = engine.generate(requests(self._prepared, shape, seed=seed))
         with _lap(seconds, "score"):
             samples = scored_samples(outputs, seed=seed)
         with _lap(seconds, "train"):
             engine.release_memory_occupation()
-            metrics = self._trainer.step(samples)
+            with products(self._rollout.numerics.trainer):
+                metrics = self._trainer.step(samples)
             return_free_memory()
         with _lap(seconds, "publish"):
             # Copies nothing: the engine reads the trainer's storage, and the old prefixes are dropped.
@@ -224,21 +241,6 @@ class Bounds:
         if first is None or last is None:
             return None
         return Decoding(seconds_per_token, (first.read, last.read), (first.copy, last.copy))
-
-
-def settle_numerics(policy: Policy, numerics: str) -> float:
-    """Do what a run with this ``numerics`` does before its first step; seconds of it.
-
-    Raises:
-        BenchmarkError: exact, and this machine cannot be.
-    """
-    if numerics == "fast":
-        return 0.0
-    start_s = perf_counter()
-    if not policy.probe().is_exact:
-        msg = 'numerics = "exact" is impossible on this machine with this number of threads; try another --threads'
-        raise BenchmarkError(msg)
-    return perf_counter() - start_s
 
 
 @contextmanager
