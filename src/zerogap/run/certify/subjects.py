@@ -49,6 +49,7 @@ class Subjects:
             self.loss(),
             total_steps=1,
             vocab_limit=self.policy.vocab_limit,
+            corrections=self.config.corrections,
         )
 
     def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:

@@ -1,8 +1,10 @@
 """Other ways to compute the same tokens, and other layouts of the same step."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from zerogap.errors import EngineError, OutOfPages
@@ -56,6 +58,7 @@ def layouts(
     subjects: Subjects, samples: Sequence[Sample]
 ) -> dict[str, Callable[[], Mapping[str, Tensor]]]:
     """Name of a layout -> the gradient of one step on ``samples`` in it; the next call overwrites it."""
+    samples = [_as_of_another_policy(sample) for sample in samples]
     failed = [s.failed(Outcome.INFRASTRUCTURE_FAILED, "part of the check") for s in samples[::3]]
     small = {"micro_batch_tokens": 64}
 
@@ -73,6 +76,12 @@ def layouts(
         "failed samples beside": lambda: gradient([*failed, *samples], **small),
         "recompute": lambda: gradient(samples, recompute=True),
     }
+
+
+def _as_of_another_policy(sample: Sample) -> Sample:
+    """With log-probs that are not the trainer's, so that corrections have something to weigh and to normalise."""
+    lower_T = 0.4 * (1 + np.sin(np.arange(len(sample), dtype=np.float32)))
+    return replace(sample, rollout_log_probs=sample.rollout_log_probs - lower_T)
 
 
 def _generated_twice(subjects: Subjects, requests: Requests) -> Reported:

@@ -102,7 +102,7 @@ def test_a_trainer_that_multiplies_with_a_blas_is_noticed():
     with_blas = Checks(Subjects(policy=policy, config=config, trainer_products="blas"))
     found = {promise: check(Phase()) for promise, _, check in with_blas.all() if promise in (1, 2)}
     assert not found[1].is_kept
-    assert "engine's" in found[1].figure
+    assert "ratios to the engine's log-probs lie in" in found[1].figure
     assert not found[2].is_kept
     assert found[2].figure.startswith("scored by the trainer: ")
 
@@ -128,6 +128,21 @@ def test_not_a_number_is_not_taken_for_equal(outputs):
 
 def test_seven_layouts_give_one_gradient(subjects, samples):
     keeps(check_gradient(layouts(subjects, samples)), "7 layouts")
+
+
+def test_corrections_are_normalised_over_the_whole_batch(subjects, samples):
+    config = run_config(
+        model=TINY_POLICY, corrections={"weight": {"normalize": True}, "mask": {"high": 3.0}}
+    )
+    corrected = replace(subjects, config=config)
+    ways = layouts(corrected, samples)
+    keeps(check_gradient(ways), "7 layouts")
+    with planted_fault("corrections are left out"):
+        keeps(
+            check_gradient(
+                {"with": ways["all at once"], "without": layouts(subjects, samples)["all at once"]}
+            )
+        )
 
 
 def test_denominators_of_micro_batches_are_noticed(subjects, samples):
