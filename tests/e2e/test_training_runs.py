@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from zerogap.obs import read_jsonl
 from zerogap.rollout import load_rollouts
@@ -131,6 +132,24 @@ def test_the_weights_did_move(uninterrupted: Path):
 def test_the_gap_is_zero_at_other_temperatures_too(tmp_path: Path):
     run(tmp_path / "t", rollout__sampling__temperature="0.7", run__steps="2")
     assert [line["gap/total/max"] for line in metrics(tmp_path / "t")[1:]] == [0.0, 0.0]
+
+
+def test_a_bf16_run_has_no_gap_and_goes_on_with_its_masters(tmp_path: Path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(whole, model__dtype="bf16", run__steps="4")
+    run(parts, model__dtype="bf16", run__steps="2")
+    run(parts, model__dtype="bf16", run__steps="4")
+    assert metrics(parts) == metrics(whole)
+    assert [line["gap/total/max"] for line in metrics(whole)[1:]] == [0.0] * 4
+    last = Path("checkpoints", "step_000004")
+    for name in ("model.safetensors", "trainer.safetensors"):
+        assert (parts / last / name).read_bytes() == (whole / last / name).read_bytes()
+    weights, trainer = (load_file(whole / last / f"{n}.safetensors") for n in ("model", "trainer"))
+    name = "layers.0.qkv.weight"
+    master = trainer[f"optimizer.master.{name}"]
+    assert torch.equal(master.bfloat16().float(), weights[name])
+    assert not torch.equal(master, weights[name])
+    assert json.loads((whole / "export" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_truncated_sampling_shows_as_a_gap_from_sampling_and_from_nothing_else(tmp_path: Path):
