@@ -14,11 +14,14 @@ from helpers.tolerance import EXACT, VECTOR_EXP
 
 from zerogap.kernels import (
     build,
+    linear,
     log_probs,
+    norm_linear,
     packed_attention,
     qkv_rope,
     rms_norm,
     rope_tables,
+    round_bf16,
     sample_tokens,
     swiglu,
 )
@@ -80,6 +83,23 @@ def everything():
         values_and_gradients(
             lambda h, w: log_probs(h, w, target, temperature, vocab_limit=4100), [hidden, head]
         ),
+    ]
+    results += [
+        values_and_gradients(
+            lambda x, w, v: linear(swiglu(x, is_bf16=True), w, residual_TO=v, is_bf16=True),
+            [normal(9, 74), normal(21, 37), normal(9, 21)],
+        ),
+        values_and_gradients(
+            lambda x, n, w: norm_linear(x, n, w, eps=1e-5, is_bf16=True),
+            [normal(30, 37), normal(37), normal(21, 37)],
+        ),
+        values_and_gradients(
+            lambda x, *norms: qkv_rope(
+                x, cos, sin, *norms, num_heads=3, num_kv_heads=1, eps=1e-5, is_bf16=True
+            ),
+            [normal(9, 240), *norms],
+        ),
+        ([round_bf16(torch.tensor([1.00390625, torch.nan, torch.inf, -torch.inf, 3e38]))], []),
     ]
     for filters in ({}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}, {"greedy": True}):
         rows = rows_for(uniform, **filters)
