@@ -2,9 +2,6 @@
 
 import sys
 
-import numpy as np
-
-from zerogap.algorithms import group_advantages
 from zerogap.config import EngineConfig, GRPOLossConfig, ModelSection, TrainConfig
 from zerogap.run import load_policy
 from zerogap.train import Trainer
@@ -22,9 +19,8 @@ sampling = SamplingParams(n=8, max_new_tokens=12, temperature=1.0)
 for step in (1, 2, 3):
     outputs = engine.generate([GenerateRequest(input_ids=prompt, sampling_params=sampling)])
     samples = [Sample.from_output(o, group_id="6*7", temperature=1.0) for o in outputs]
-    rewards = np.array([float("42" in sample.text) for sample in samples])
-    groups = group_advantages(rewards, ["6*7"] * 8, np.ones(8, bool), normalize_std=True)
-    scored = [s.scored(r) for s, r in zip(samples, rewards, strict=True)]
-    trained = trainer.step(scored, groups.advantages.tolist())
+    scored = [sample.scored(float("42" in sample.text)) for sample in samples]
+    trained = trainer.step(scored)
     engine.set_weight_version(step)  # the engine reads the trainer's weights: nothing to copy
-    print(f"step {step}: reward {rewards.mean():.2f}, largest gap {trained.gap.max} nats")
+    reward = sum(sample.reward for sample in scored) / len(scored)
+    print(f"step {step}: reward {reward:.2f}, largest gap {trained.gap.max} nats")

@@ -16,7 +16,6 @@ from zerogap.algorithms.corrections import Corrections, correct_mismatch
 from zerogap.algorithms.denominators import Denominator, loss_denominators
 from zerogap.algorithms.distillation import KLDirection, distillation_advantages, top_k_kl
 from zerogap.algorithms.dpo import DPOTerms, dpo_coefficients
-from zerogap.algorithms.exclusion import Exclusion, exclusion_reason
 from zerogap.algorithms.kl import KLKind, kl_estimate, kl_penalties
 from zerogap.algorithms.ledger import (
     Attribution,
@@ -58,7 +57,6 @@ __all__ = [
     "Corrections",
     "DPOTerms",
     "Denominator",
-    "Exclusion",
     "GapStatistics",
     "GroupAdvantages",
     "KLDirection",
@@ -77,7 +75,6 @@ __all__ = [
     "correct_mismatch",
     "distillation_advantages",
     "dpo_coefficients",
-    "exclusion_reason",
     "gae_advantages",
     "gap_statistics",
     "group_advantages",

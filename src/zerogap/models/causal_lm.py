@@ -38,6 +38,7 @@ class CausalLM(nn.Module):
     """
 
     inv_freq_h: torch.Tensor
+    precision: Precision
 
     def __init__(self, config: ModelConfig, *, precision: Precision = "fp32") -> None:
         super().__init__()

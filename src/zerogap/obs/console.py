@@ -32,6 +32,8 @@ class ConsoleSink:
         for name, label, form in _COLUMNS:
             if name in metrics:
                 yield f"{label} {form(metrics[name])}"
+        if "reward/mean" not in metrics and "train/loss" in metrics:
+            yield f"loss {_number(metrics['train/loss'])}"
         if "step/time_s" in metrics:
             yield _times(metrics)
         if 0 < step < self._total_steps and self._step_times_s:
@@ -72,7 +74,7 @@ _COLUMNS = (
     ("eval/reward/mean", "eval", _number),
     ("eval/sampled/reward/mean", "sampled", _number),
     ("gap/total/mean", "gap", _gap),
-    ("gap/total/max", "max", _gap),
+    ("gap/trained/max", "max", _gap),
     ("staleness/max", "stale", _rate),
     ("engine/tokens_per_s", "tok/s", _rate),
 )

@@ -8,9 +8,8 @@ and a limit of rounds keeps a policy that solves everything, or nothing, from dr
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zerogap.algorithms import exclusion_reason
 from zerogap.rollout.collect import Rollouts
-from zerogap.types import Group
+from zerogap.types import Group, exclusion_reason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from zerogap.errors import CheckpointError
 from zerogap.models import CausalLM
 from zerogap.weights import NamedWeights, WeightHistory, named_weights, weight_fingerprint
 
-_FORMAT = 2
+_FORMAT = 3
 _MODEL, _TRAINER, _STATE = "model.safetensors", "trainer.safetensors", "state.json"
 
 
@@ -39,6 +39,10 @@ class RunState:
     """Place in the training data."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """``WeightVersions.state_dict``: what each version stands for that tokens may carry."""
+    oversight: Mapping[str, Any] = field(default_factory=dict)
+    """Of watch and budget."""
+    adaptations: Mapping[str, Any] = field(default_factory=dict)
+    """What remedies have changed."""
 
 
 def save_checkpoint(

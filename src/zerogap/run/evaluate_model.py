@@ -11,7 +11,7 @@ from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation
-from zerogap.run.train import apply_threads
+from zerogap.run.threads import apply_threads
 
 
 def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dict[str, float]:

@@ -15,7 +15,11 @@ _MAY_CHANGE = (
     "run.checkpoint_every",
     "run.keep_checkpoints",
     "obs.",
-    "engine.",
+    "engine.kv_cache",
+    "engine.max_",
+    "engine.prefix_cache",
+    "ledger.",
+    "watch.stop",
 )
 """Keys that change no token and no gradient of the steps already done; ``run.steps`` only with a constant schedule."""
 
@@ -31,6 +35,7 @@ class RunFolder:
         self.events = path / "events.jsonl"
         self.ledger = path / "ledger.jsonl"
         self.versions = path / "versions.jsonl"
+        self.ledger = path / "ledger.jsonl"
         self.alarms = path / "alarms.jsonl"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"

@@ -6,7 +6,7 @@ from zerogap.config import EngineConfig, ModelSection, PromptConfig
 from zerogap.data import PromptEncoder, PromptItem
 from zerogap.engine import StreamedOutput
 from zerogap.run.policy import load_policy
-from zerogap.run.train import apply_threads
+from zerogap.run.threads import apply_threads
 from zerogap.types import GenerateRequest, SamplingParams
 
 

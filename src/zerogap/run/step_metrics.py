@@ -1,11 +1,10 @@
 """What trainer and engine report, under the declared metric names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from zerogap.algorithms import GroupAdvantages
 from zerogap.engine import EngineStats
 from zerogap.obs import StepMetrics
-from zerogap.run.gap import gap_metrics
 from zerogap.train import TrainMetrics
 from zerogap.types import Sample
 
@@ -50,10 +49,36 @@ def add_engine_metrics(metrics: StepMetrics, stats: EngineStats) -> None:
     metrics.add_all({f"engine/{name}": getattr(stats, name) for name in _ENGINE_COUNTS})
 
 
-def add_train_metrics(
-    metrics: StepMetrics, samples: Sequence[Sample], trained: TrainMetrics
-) -> None:
-    """``train/*``, ``policy/*``, ``gap/*`` and ``excluded/*``, apart from rates."""
+def add_times(metrics: StepMetrics, seconds: Mapping[str, float]) -> None:
+    """``step/*`` from the seconds of the step's spans."""
+    for name in _TIMED:
+        if name in seconds:
+            metrics.add(f"step/{name}_s", seconds[name])
+    if "step" in seconds:
+        metrics.add("step/time_s", seconds["step"])
+
+
+def with_rates(reduced: Mapping[str, float]) -> dict[str, float]:
+    """A step's metrics with those that are one of them by another."""
+    rates = {
+        rate: reduced[count] / reduced[seconds]
+        for rate, count, seconds in _RATES
+        if count in reduced and reduced.get(seconds)
+    }
+    return {**reduced, **rates}
+
+
+_TIMED = ("generate", "reward", "audit", "train", "publish", "evaluate", "checkpoint", "save_rollouts")  # fmt: skip
+_RATES = (
+    ("engine/tokens_per_s", "engine/num_sampled_tokens", "step/generate_s"),
+    ("train/tokens_per_s", "train/num_rows", "step/train_s"),
+)
+
+
+def add_train_metrics(metrics: StepMetrics, trained: TrainMetrics) -> None:
+    """``train/*``, ``policy/*``, ``group/*`` and ``excluded/*``, apart from rates."""
+    if trained.groups is not None:
+        add_group_metrics(metrics, trained.groups)
     policy = trained.policy
     metrics.add_all(
         {
@@ -65,7 +90,6 @@ def add_train_metrics(
             "policy/clip_fraction": policy.clip_fraction,
             "policy/entropy": policy.entropy,
             "policy/kl_to_old": policy.kl_to_old,
-            **gap_metrics(samples, trained.old_log_probs),
         }
     )
     for name in ("num_taken", "num_audited", "num_different") if trained.num_updates > 1 else ():

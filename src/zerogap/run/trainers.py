@@ -1,24 +1,33 @@
 """What a recipe makes of a model: its trainer, and what that may take for granted. For the run, and for whoever computes its steps again."""
 
-from zerogap.config import RunConfig
-from zerogap.models import CausalLM
-from zerogap.run.policy import load_policy
-from zerogap.train import Trainer
+from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig
+from zerogap.run.policy import Policy, load_policy
+from zerogap.train import Teacher, Trainer
 
 
-def build_trainer(config: RunConfig, model: CausalLM, *, vocab_limit: int) -> Trainer:
-    """The recipe's trainer of ``model`` at step 0, with whatever frozen models its loss needs."""
+def build_trainer(config: RunConfig, policy: Policy) -> Trainer:
+    """The recipe's trainer of the policy's model at step 0, with whatever frozen models its loss needs."""
     reference = None
     if config.loss.needs_reference:
         reference = load_policy(config.model, seed=config.run.seed).model
     return Trainer(
-        model,
+        policy.model,
         config.train,
         config.loss,
         total_steps=config.run.steps,
-        vocab_limit=vocab_limit,
+        vocab_limit=policy.vocab_limit,
+        corrections=config.corrections,
         reference=reference,
+        teacher=_load_teacher(config.loss, policy),
     )
+
+
+def _load_teacher(loss: LossConfig, policy: Policy) -> Teacher | None:
+    if not isinstance(loss, DistillationLossConfig):
+        return None
+    source = load_policy(ModelSection(path=loss.teacher), seed=0)
+    policy.tokenizer.check_same_ids(source.tokenizer, what=f"loss.teacher = {loss.teacher!r}")
+    return Teacher(source.model, vocab_limit=policy.vocab_limit)
 
 
 def exact_version(config: RunConfig, weight_version: int) -> int | None:

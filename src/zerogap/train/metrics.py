@@ -9,11 +9,11 @@ from torch import Tensor
 
 from zerogap.algorithms import (
     CorrectionStatistics,
-    Exclusion,
     GapStatistics,
     GroupAdvantages,
     PolicyStatistics,
 )
+from zerogap.types import Exclusion
 
 Phase = Literal["old", "reference", "teacher", "values", "preferences", "update", "critic"]
 

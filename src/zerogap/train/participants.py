@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zerogap.algorithms import Exclusion, exclusion_reason
 from zerogap.errors import DataError
-from zerogap.types import Sample
+from zerogap.types import Exclusion, Sample, exclusion_reason
 
 
 @dataclass(frozen=True)

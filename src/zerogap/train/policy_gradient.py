@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import DistillationLossConfig, DPOLossConfig, LossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.kernels import gradients_in_place
@@ -27,14 +26,14 @@ class PolicyGradient:
         teacher: Teacher | None,
         config: TrainConfig,
         loss: LossConfig,
-        corrections: CorrectionsConfig,
         *,
         vocab_limit: int,
     ) -> None:
         self._model, self._teacher = model, teacher
         self._config, self._loss = config, loss
-        self._off_policy_kl = corrections.off_policy_kl
         self._vocab_limit = vocab_limit
+        self.off_policy_kl: float | None = None
+        """``corrections.off_policy_kl``."""
 
     def accumulate(self, step: StepState, update: UpdatePlan, *, is_first: bool) -> float:
         """Add the update's gradient to the buffers; returns its loss.
@@ -87,7 +86,7 @@ class PolicyGradient:
             batch,
             _at_targets(update.denominator_B, batch),
             self._loss,
-            off_policy_kl=self._off_policy_kl,
+            off_policy_kl=self.off_policy_kl,
             candidates=candidates,
         )
 

@@ -10,6 +10,7 @@ The model may be shared with an engine and is written in place, by the trainer o
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -65,8 +66,8 @@ class Trainer:
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
             teacher: given exactly when the loss is distillation.
         """
-        _check_helpers(loss, corrections, reference, teacher)
-        self.model, self._config = model, config
+        _check_models(loss, reference, teacher)
+        self.model, self._config, self._loss = model, config, loss
         self._total_steps, self._vocab_limit = total_steps, vocab_limit
         self._num_steps = 0
         self.critic = (
@@ -82,9 +83,8 @@ class Trainer:
             corrections=corrections,
             vocab_limit=vocab_limit,
         )
-        self._gradient = PolicyGradient(
-            model, teacher, config, loss, corrections, vocab_limit=vocab_limit
-        )
+        self._gradient = PolicyGradient(model, teacher, config, loss, vocab_limit=vocab_limit)
+        self.use_corrections(corrections)
         self._optimizer = Optimizer(
             model,
             betas=config.betas,
@@ -93,6 +93,16 @@ class Trainer:
             max_grad_norm=config.max_grad_norm,
             keeps_masters=model.is_bf16,
         )
+
+    def use_corrections(self, corrections: CorrectionsConfig) -> None:
+        """Correct with these, from the next step on.
+
+        Raises:
+            ConfigError: this loss has nothing that they could correct.
+        """
+        _check_corrections(self._loss, corrections)
+        self._preparation = replace(self._preparation, corrections=corrections)
+        self._gradient.off_policy_kl = corrections.off_policy_kl
 
     def step(
         self,
@@ -236,13 +246,8 @@ class Trainer:
         )
 
 
-def _check_helpers(
-    loss: LossConfig,
-    corrections: CorrectionsConfig,
-    reference: CausalLM | None,
-    teacher: Teacher | None,
-) -> None:
-    """Refuse a loss without the models that it needs, models that nothing uses, and corrections that cannot be."""
+def _check_models(loss: LossConfig, reference: CausalLM | None, teacher: Teacher | None) -> None:
+    """Refuse a loss without the models that it needs, and models that nothing uses."""
     if (reference is not None) != loss.needs_reference:
         given = "no reference model" if reference is None else "a reference model"
         needs = "needs" if loss.needs_reference else "does not need"
@@ -252,6 +257,10 @@ def _check_helpers(
         given = "no teacher" if teacher is None else "a teacher"
         msg = f"a {loss.kind} loss with {given}: distillation follows a teacher and nothing else does; give both or neither"
         raise ConfigError(msg)
+
+
+def _check_corrections(loss: LossConfig, corrections: CorrectionsConfig) -> None:
+    """Refuse corrections that cannot be."""
     if corrections != _NONE and not loss.trains_on_completions:
         msg = f"corrections with a {loss.kind} loss: it trains on the data set's answers, which no engine drew, so there is nothing to correct; leave them out"
         raise ConfigError(msg)

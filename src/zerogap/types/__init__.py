@@ -3,6 +3,7 @@
 Plain numpy and dataclasses; no torch. Everything here is frozen and checked once, on creation.
 """
 
+from zerogap.types.exclusion import Exclusion, exclusion_reason
 from zerogap.types.generation import (
     FinishReason,
     GenerateOutput,
@@ -14,6 +15,7 @@ from zerogap.types.sample import Group, Sample, Source
 from zerogap.types.sampling import SamplingParams
 
 __all__ = [
+    "Exclusion",
     "FinishReason",
     "GenerateOutput",
     "GenerateRequest",
@@ -23,4 +25,5 @@ __all__ = [
     "SamplingParams",
     "Source",
     "WeightVersionSpan",
+    "exclusion_reason",
 ]

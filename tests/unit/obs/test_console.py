@@ -18,7 +18,7 @@ def test_a_step_is_one_line_even_on_a_narrow_terminal():
         "reward/mean": 0.4375,
         "eval/reward/mean": 0.5,
         "gap/total/mean": 0.0,
-        "gap/total/max": 0.0,
+        "gap/trained/max": 0.0,
         "staleness/max": 0,
         "engine/tokens_per_s": 1234.4,
         "step/time_s": 8.04,

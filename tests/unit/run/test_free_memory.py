@@ -12,7 +12,7 @@ from rich.console import Console
 
 from zerogap.config.load import load_config
 from zerogap.run import return_free_memory
-from zerogap.run.train import TrainingRun
+from zerogap.run.training_run import TrainingRun
 from zerogap.train import Trainer
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "tiny.toml"
@@ -43,7 +43,7 @@ def test_freed_blocks_go_back_to_the_system():
 
 HEAVY = """
 import sys
-from zerogap.run.train import TrainingRun
+from zerogap.run.training_run import TrainingRun
 from zerogap.config.load import load_config
 from rich.console import Console
 with TrainingRun(load_config([sys.argv[1]], sys.argv[2:]).config, Console(), is_quiet=True) as run:

@@ -3,12 +3,11 @@ import pytest
 from helpers.tolerance import EXACT
 from helpers.train_batches import VOCAB, make_sample
 
-from zerogap.algorithms import Exclusion
 from zerogap.config.train import TrainConfig
 from zerogap.errors import DataError
 from zerogap.train.participants import take_part
 from zerogap.train.plan import plan_update
-from zerogap.types import Outcome
+from zerogap.types import Exclusion, Outcome
 
 
 def take(samples, max_updates=1):

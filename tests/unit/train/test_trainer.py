@@ -9,12 +9,11 @@ from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL
 from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
 
-from zerogap.algorithms import Exclusion
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.train import Trainer
-from zerogap.types import Outcome
+from zerogap.types import Exclusion, Outcome
 
 KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
 

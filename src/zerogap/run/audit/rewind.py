@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from zerogap.algorithms import exclusion_reason
 from zerogap.config.env import read_environment
 from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
@@ -22,6 +21,7 @@ from zerogap.run.policy import Policy, load_policy
 from zerogap.run.progress import show_training
 from zerogap.run.trainers import build_trainer, exact_version
 from zerogap.train import Trainer
+from zerogap.types import exclusion_reason
 from zerogap.weights import WeightHistory, weight_fingerprint
 
 
@@ -96,7 +96,7 @@ def _load(run: RecordedRun, version: int) -> tuple[Policy, Trainer]:
     policy = load_policy(run.config.model, seed=run.config.run.seed)
     if run.config.numerics == "exact":
         policy.probe()  # decides how rows are multiplied, as it did in the run
-    trainer = build_trainer(run.config, policy.model, vocab_limit=policy.vocab_limit)
+    trainer = build_trainer(run.config, policy)
     if version in run.checkpoints:
         state, _ = load_checkpoint(run.checkpoints[version], policy.model)
         trainer.load_state_dict(state)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from zerogap.algorithms import exclusion_reason
 from zerogap.data import reencode
 from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
@@ -13,7 +12,7 @@ from zerogap.run.audit.audited import REPLAYED, Audit
 from zerogap.run.audit.recorded import RecordedRun
 from zerogap.run.audit.rewind import Rewound, rewind, use_threads_of
 from zerogap.run.ledger import AuditedRecord, ForwardScorer, LedgerEntry, climb
-from zerogap.types import Sample
+from zerogap.types import Sample, exclusion_reason
 
 
 def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -> Audit:

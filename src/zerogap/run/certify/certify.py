@@ -15,7 +15,7 @@ from zerogap.run.certify.finding import Finding, Verdict
 from zerogap.run.certify.subjects import Subjects
 from zerogap.run.free_memory import return_free_memory
 from zerogap.run.policy import Policy, load_policy
-from zerogap.run.train import apply_threads
+from zerogap.run.threads import apply_threads
 
 
 @dataclass(frozen=True)

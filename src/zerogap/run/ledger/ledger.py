@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from zerogap.algorithms import choose_records, exclusion_reason
+from zerogap.algorithms import choose_records
 from zerogap.config.ledger import LedgerConfig
 from zerogap.data import Reencoding
 from zerogap.run.ledger.climb import audited_tokens, climb
 from zerogap.run.ledger.entry import LedgerEntry
 from zerogap.run.ledger.scorer import Scorer
-from zerogap.types import Sample
+from zerogap.types import Sample, exclusion_reason
 
 _CHOOSING = 0x1ED6E2
 """Keeps the choice apart from everything else that draws from the run's seed."""

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from zerogap.algorithms import Exclusion, exclusion_reason
-from zerogap.types import Outcome, Sample, Source
+from zerogap.types import Exclusion, Outcome, Sample, Source, exclusion_reason
 
 
 def sample(*, trains=True, outcome=Outcome.COMPLETED):

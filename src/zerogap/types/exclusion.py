@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from zerogap.types import Sample
+from zerogap.types.sample import Sample
 
 
 class Exclusion(StrEnum):

@@ -1,0 +1,128 @@
+"""Everything of a run that computes, and what remedies change about it.
+
+``Machines`` holds the policy once and all that is built around it: the trainer, the engine with its weights' way, the
+ledger's forward pass. It is what a mismatch budget acts on (``budget.Remedies``).
+"""
+
+from collections.abc import Callable
+
+from zerogap.config import EngineConfig, RunConfig
+from zerogap.config.mismatch import Remedy
+from zerogap.data import reencode
+from zerogap.run.adaptations import Adaptations
+from zerogap.run.ledger import ForwardScorer, Ledger
+from zerogap.run.numerics import Numerics, settle_numerics
+from zerogap.run.policy import Policy
+from zerogap.run.serving import build_serving
+from zerogap.run.trainers import build_trainer
+from zerogap.weights import WeightVersions
+
+
+class Machines:
+    """Policy, trainer, engine and ledger of one run."""
+
+    def __init__(self, config: RunConfig, policy: Policy, *, say: Callable[[str], None]) -> None:
+        """Build everything; no weights are published yet.
+
+        Args:
+            config: the recipe.
+            policy: with its weights loaded.
+            say: tells a person what was probed and chosen.
+        """
+        self.policy = policy
+        self.versions = WeightVersions()
+        self.adaptations = Adaptations.of_recipe(config)
+        self.version = 0
+        """Of the trainer's weights; set by whoever trains."""
+        self._config, self._say = config, say
+        self.numerics = self._settle_numerics()
+        """Whose matrix products each side uses."""
+        self.trainer = build_trainer(config, policy)
+        self.serving = build_serving(
+            policy,
+            self._engine_config(),
+            self.versions,
+            lag=config.rollout.lag,
+            seed=config.run.seed,
+        )
+        self.ledger = self._build_ledger()
+
+    @property
+    def exact_version(self) -> int | None:
+        """Samples of this version carry the trainer's own log-probs; None where nobody promises it."""
+        edits_logits = self._config.rollout.sampling.params().edits_logits
+        return self.version if self.adaptations.is_exact and not edits_logits else None
+
+    # ------------------------------------------------------------ remedies
+
+    def why_not(self, remedy: Remedy, source: str) -> str | None:
+        """Why a remedy cannot be taken now; None if it can."""
+        return self.adaptations.why_not(remedy, self._config)
+
+    def switch_on_corrections(self) -> None:
+        """Weigh samples by their mismatch from the next step on."""
+        self.adapt(self.adaptations.with_corrections())
+
+    def switch_on_replay(self, source: str) -> None:
+        """Never called: ``why_not`` says that there is none."""
+        msg = f"a replay of {source} was asked for, and there is none"
+        raise AssertionError(msg)
+
+    def reduce_lag(self) -> None:
+        """Sample with weights one step younger from the next step on."""
+        self.adapt(self.adaptations.with_less_lag())
+
+    def exact_numerics(self) -> None:
+        """Exact kernels and one precision on both sides from the next step on."""
+        self.adapt(self.adaptations.with_exact_numerics())
+
+    def adapt(self, adaptations: Adaptations) -> None:
+        """Go on with these settings; the weights as they are now are published to an engine that changes."""
+        before, self.adaptations = self.adaptations, adaptations
+        self.trainer.use_corrections(adaptations.corrections)
+        if adaptations.is_exact != before.is_exact:
+            self.numerics = self._settle_numerics()
+        if (adaptations.lag, adaptations.is_exact) != (before.lag, before.is_exact):
+            self.serving = build_serving(
+                self.policy,
+                self._engine_config(),
+                self.versions,
+                lag=adaptations.lag,
+                seed=self._config.run.seed,
+                history=self.serving.history,
+            )
+            self.ledger = self._build_ledger()
+            self.serving.publish(self.version)
+
+    # ------------------------------------------------------------ building
+
+    def _engine_config(self) -> EngineConfig:
+        engine = self._config.engine
+        return engine.model_copy(update={"dtype": None}) if self.adaptations.is_exact else engine
+
+    def _settle_numerics(self) -> Numerics:
+        numerics = settle_numerics(
+            self.policy,
+            "exact" if self.adaptations.is_exact else "fast",
+            engine_rows=self._config.engine.max_running,
+            trainer_rows=self._config.train.micro_batch_tokens,
+        )
+        self._say(numerics.report)
+        return numerics
+
+    def _build_ledger(self) -> Ledger:
+        config = self._config
+        scorer = ForwardScorer(
+            self.policy.model,
+            live_version=lambda: self.version,
+            vocab_limit=self.policy.vocab_limit,
+            micro_batch_tokens=config.train.micro_batch_tokens,
+            history=self.serving.history,
+        )
+        tokenizer = self.policy.tokenizer
+        return Ledger(
+            scorer,
+            config.ledger,
+            reencode=lambda ids: reencode(ids, tokenizer),
+            seed=config.run.seed,
+        )

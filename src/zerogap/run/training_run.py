@@ -1,0 +1,406 @@
+"""The synchronous loop: gather, audit, train, publish; evaluate, watch, save, resume.
+
+``TrainingRun.advance`` reads as the algorithm. Everything a step depends on is a function of the recipe, the step's
+number and the checkpoint, so a run that was killed and is started again ends as if nothing had happened.
+"""
+
+import resource
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from zerogap.config import RunConfig
+from zerogap.data import (
+    PromptEncoder,
+    PromptItem,
+    PromptStream,
+    build_prompt_sets,
+    check_prompt_lengths,
+)
+from zerogap.errors import NumericsError
+from zerogap.kernels import products
+from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
+from zerogap.rollout import (
+    Generator,
+    Rollouts,
+    Shaping,
+    add_rollout_metrics,
+    build_rewards,
+    save_rollouts,
+)
+from zerogap.run.adaptations import Adaptations
+from zerogap.run.budget import BudgetController
+from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
+from zerogap.run.collectors import Collectors
+from zerogap.run.evaluate import Evaluation
+from zerogap.run.export import export_policy
+from zerogap.run.files import RunFiles
+from zerogap.run.folder import RunFolder
+from zerogap.run.free_memory import return_free_memory
+from zerogap.run.gather import Gathered, build_gatherer, build_shapings
+from zerogap.run.ledger import trained_gap
+from zerogap.run.machines import Machines
+from zerogap.run.oversight import Oversight
+from zerogap.run.policy import load_policy
+from zerogap.run.progress import show_generation, show_training
+from zerogap.run.report import write_report
+from zerogap.run.serving import RolloutEngine
+from zerogap.run.step_metrics import (
+    add_engine_metrics,
+    add_staleness,
+    add_times,
+    add_train_metrics,
+    with_rates,
+)
+from zerogap.run.telling import (
+    describe_failures,
+    describe_sharing,
+    warning_of_audit,
+    warning_of_truncation,
+)
+from zerogap.run.watch import Watch
+from zerogap.train import TrainMetrics
+from zerogap.types import exclusion_reason
+
+
+class TrainingRun:
+    """A run between its folder and its machines. A context manager; owns its files."""
+
+    def __init__(self, config: RunConfig, console: Console, *, is_quiet: bool) -> None:
+        self.config = config
+        self.folder = RunFolder(Path(config.run.dir))
+        self._console, self._is_quiet = console, is_quiet
+        self._progress = Progress(console, is_quiet=is_quiet)
+        self._open = ExitStack()
+        self._began_s = monotonic_s()
+        self._checkpointed_step = -1
+
+    def __enter__(self) -> "TrainingRun":
+        self.folder.open(self.config)
+        # Nothing here draws from torch's global stream; user code (rewards, environments) may, and must be resumable.
+        torch.manual_seed(self.config.run.seed)
+        with self._progress.phase("loading the model"):
+            policy = load_policy(self.config.model, seed=self.config.run.seed)
+        if warning := warning_of_truncation(self.config.rollout.sampling.params()):
+            self._console.print(warning)
+        self.machines = Machines(self.config, policy, say=self._say)
+        self._build_data()
+        self._describe()
+        state = self._load()
+        self._open_files(-1 if state is None else state.step)
+        if state is None:
+            self._publish(0)
+            self._evaluate_start()
+        else:
+            self._resume(state)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    @property
+    def step_number(self) -> int:
+        """Steps done; the version of the trainer's weights, too: one a step."""
+        return self.machines.version
+
+    @property
+    def engine(self) -> RolloutEngine:
+        """Who samples now."""
+        return self.machines.serving.engine
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step is done."""
+        return self.step_number >= self.config.run.steps
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether an alarm is to stop the run."""
+        return self._oversight.is_alarmed
+
+    # ------------------------------------------------------------ a step
+
+    def advance(self) -> None:
+        """The next step, its evaluation and its checkpoint."""
+        step, metrics = self.step_number + 1, StepMetrics()
+        with self.files.spans.span("step", step=step):
+            gathered = self._gather(step, metrics)
+            try:
+                self._audit(step, gathered.trained, metrics)
+                trained = self._train(step, gathered.trained, metrics)
+            except NumericsError as error:
+                self._give_up(step, error)
+                raise
+            self._publish(step)
+            self._save_rollouts(step, gathered.trained, trained)
+            if self._is_due(self.config.evaluate.every, step):
+                self._evaluate(metrics)
+            metrics.add_all(self._oversight.observe(step, metrics.reduce()))
+            if self._is_due(self.config.run.checkpoint_every, step):
+                self._checkpoint()
+        self._report(metrics)
+
+    def _gather(self, step: int, metrics: StepMetrics) -> Gathered:
+        before = self.engine.stats
+        with products(self.machines.numerics.engine):
+            gathered = self._gatherer(step, metrics)
+        samples = gathered.trained.samples
+        self.machines.versions.admit(samples)
+        if gathered.note:
+            self._console.print(gathered.note)
+        add_engine_metrics(metrics, self.engine.stats - before)
+        add_rollout_metrics(metrics, gathered.drawn.samples)
+        add_staleness(metrics, samples, self.machines.version)
+        # Keys and values are of no use to the next weights, and their memory is of use to the backward pass.
+        self.engine.release_memory_occupation()
+        return gathered
+
+    def _audit(self, step: int, rollouts: Rollouts, metrics: StepMetrics) -> None:
+        """The ledger measures before any weight moves, with forward passes of its own."""
+        machines = self.machines
+        with self.files.spans.span("audit"), products(machines.numerics.trainer):
+            entry = machines.ledger.measure(rollouts.samples, step=step, version=machines.version)
+        self.files.ledger.write(entry.record())
+        metrics.add_all(entry.metrics())
+
+    def _train(self, step: int, rollouts: Rollouts, metrics: StepMetrics) -> TrainMetrics | None:
+        samples, machines = rollouts.samples, self.machines
+        if all(exclusion_reason(sample) is not None for sample in samples):
+            self._say(
+                f"step {step}: no sample can train ({describe_failures(rollouts)}); the weights stay"
+            )
+            return None
+        with (
+            self.files.spans.span("train"),
+            self._progress.phase(f"step {step}: train", unit="rows") as phase,
+            products(machines.numerics.trainer),
+        ):
+            # Until the next publish, an engine that shares the weights must not sample from half of an update.
+            self.engine.begin_weight_update()
+            trained = machines.trainer.step(
+                samples, exact_version=machines.exact_version, on_progress=show_training(phase)
+            )
+            return_free_memory()
+        add_train_metrics(metrics, trained)
+        metrics.add_all(trained_gap(samples, trained.old_log_probs))
+        if step == 1:
+            self._say(describe_sharing(trained))
+        if warning := warning_of_audit(step, trained.audit):
+            self._console.print(warning)
+        return trained
+
+    def _publish(self, step: int) -> None:
+        """The engine serves the trainer's weights, and both agree on what they are."""
+        with self.files.spans.span("publish"):
+            self.machines.version = step
+            published = self.machines.serving.publish(step)
+            self.fingerprint = published.fingerprint
+            self.files.versions.record(
+                step=step, weight_version=step, fingerprint=published.fingerprint
+            )
+            self.engine.resume_memory_occupation()
+
+    def _save_rollouts(self, step: int, rollouts: Rollouts, trained: TrainMetrics | None) -> None:
+        if not self._is_due(self.config.obs.rollouts_every, step):
+            return
+        columns = (
+            {} if trained is None else {"old_log_probs": np.concatenate(trained.old_log_probs)}
+        )
+        notes = {
+            name: {"item_id": item.item_id, "question": item.question, "answer": item.answer}
+            for name, item in rollouts.items.items()
+        }
+        with self.files.spans.span("save_rollouts"):
+            save_rollouts(
+                self.folder.rollouts(step), rollouts.samples, notes=notes, trainer_columns=columns
+            )
+
+    def _is_due(self, every: int, step: int) -> bool:
+        return every > 0 and (step % every == 0 or step == self.config.run.steps)
+
+    def _give_up(self, step: int, error: NumericsError) -> None:
+        """A number of the step is not finite: the weights are as the step before left them, and are kept."""
+        self._oversight.failed(step, error)
+        if self.step_number:
+            self._checkpoint()
+
+    # ------------------------------------------------------------ evaluation
+
+    def _evaluate(self, metrics: StepMetrics) -> None:
+        serving, total = self.machines.serving, self.evaluation.num_completions
+        if serving.is_copy:
+            serving.judge.set_weight_version(self.machines.version)
+            serving.judge.resume_memory_occupation()
+        with (
+            self.files.spans.span("evaluate"),
+            self._progress.phase(
+                f"step {self.step_number}: evaluate", total=total, unit="completions"
+            ) as phase,
+            products(self.machines.numerics.engine),
+        ):
+            self.evaluation.run(
+                self._collectors(serving.judge), metrics=metrics, on_progress=show_generation(phase)
+            )
+        # A resumed run has not evaluated: what evaluation left in the cache must not show in the next step's counts.
+        serving.judge.flush_cache()
+        if serving.is_copy:
+            serving.judge.release_memory_occupation()
+
+    def _evaluate_start(self) -> None:
+        if self.config.evaluate.every:
+            metrics = StepMetrics()
+            with self.files.spans.span("step", step=0):
+                self._evaluate(metrics)
+            self._report(metrics)
+
+    # ------------------------------------------------------------ keeping
+
+    def _checkpoint(self) -> None:
+        if self._checkpointed_step == self.step_number:
+            return
+        machines = self.machines
+        state = RunState(
+            step=self.step_number,
+            weight_version=machines.version,
+            fingerprint=self.fingerprint,
+            prompts=self.stream.state_dict(),
+            versions=machines.versions.state_dict(),
+            oversight=self._oversight.state_dict(),
+            adaptations=machines.adaptations.state_dict(),
+        )
+        with self.files.spans.span("checkpoint"):
+            save_checkpoint(
+                self.folder.checkpoints,
+                machines.policy.model,
+                machines.trainer.state_dict(),
+                state,
+                keep=self.config.run.keep_checkpoints,
+                history=machines.serving.history,
+            )
+        self._checkpointed_step = self.step_number
+
+    def _load(self) -> RunState | None:
+        """Weights, trainer and prompts of the newest checkpoint; None if the run begins."""
+        latest, machines = self.folder.latest_checkpoint(), self.machines
+        if latest is None:
+            return None
+        trainer_state, state = load_checkpoint(
+            latest, machines.policy.model, history=machines.serving.history
+        )
+        machines.trainer.load_state_dict(trainer_state)
+        self.stream.load_state_dict(state.prompts)
+        machines.versions.load_state_dict(state.versions)
+        machines.version = self._checkpointed_step = state.step
+        return state
+
+    def _resume(self, state: RunState) -> None:
+        self._oversight.load_state_dict(state.oversight)
+        self.machines.adapt(Adaptations.from_state(state.adaptations))
+        self.fingerprint = self.machines.serving.publish(state.step).fingerprint
+        self._say(f"resumed {self.folder.path} after step {state.step}")
+
+    def announce_interrupt(self) -> None:
+        """Tell the user what the first Ctrl-C does."""
+        self._console.print(
+            f"interrupted: step {self.step_number + 1} will be finished and saved; press Ctrl-C again to stop at once"
+        )
+
+    def finish(self) -> None:
+        """Checkpoint, export (when the run is complete) and report."""
+        policy = self.machines.policy
+        if self.step_number:
+            self._checkpoint()
+        if self.is_finished:
+            with self.files.spans.span("export"):
+                export_policy(policy, self.folder.export)
+        path = write_report(self.folder.path, decode_token=lambda i: policy.detokenize([i], False))
+        took = format_duration(monotonic_s() - self._began_s)
+        if self.is_finished:
+            self._console.print(
+                f"done: {self.step_number} steps in {took}; model in {self.folder.export}"
+            )
+        else:
+            why = " by an alarm (watch.stop)" if self.is_alarmed else ""
+            self._console.print(
+                f"stopped{why} after step {self.step_number} of {self.config.run.steps}; the same command goes on"
+            )
+        self._console.print(f"report: {path}")
+
+    # ------------------------------------------------------------ setting up
+
+    def _build_data(self) -> None:
+        config, policy = self.config, self.machines.policy
+        sets = build_prompt_sets(config.data)
+        self._encode = PromptEncoder(policy.tokenizer, config.prompt)
+        self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
+        self.evaluation = Evaluation.of_recipe(config, sets.evaluation)
+        self._rewards = build_rewards(config.reward, score=sets.score)
+        self._open.callback(self._rewards.close)
+        self._check_prompts([*sets.train, *self.evaluation.items])
+        self._num_train_prompts = len(sets.train)
+
+    def _check_prompts(self, items: Sequence[PromptItem]) -> None:
+        room = self.machines.policy.model.config.max_positions
+        longest = max(
+            self.config.rollout.sampling.max_new_tokens,
+            self.config.evaluate_sampling.max_new_tokens,
+        )
+        check_prompt_lengths(items, self._encode, max_prompt_tokens=room - longest)
+
+    def _describe(self) -> None:
+        policy = self.machines.policy
+        num_parameters = sum(p.numel() for p in policy.model.parameters())
+        self._say(
+            f"policy: {num_parameters / 1e6:.1f} M parameters, vocabulary {policy.vocab_limit:,}; "
+            f"prompts: {self._num_train_prompts} to train, {len(self.evaluation.items)} held out; folder: {self.folder.path}"
+        )
+
+    def _open_files(self, resumed_step: int) -> None:
+        config = self.config
+        console = None if self._is_quiet else self._console
+        self.files = RunFiles(self.folder, config, resumed_step=resumed_step, console=console)
+        self._open.callback(self.files.close)
+        self._oversight = Oversight(
+            Watch(config.watch, self.folder.path),
+            BudgetController(config.mismatch),
+            self.machines,
+            file=self.files.alarms,
+            say=self._console.print,
+        )
+        self._gatherer = build_gatherer(
+            config,
+            self.stream,
+            lambda: self._collectors(self.engine, build_shapings(config)),
+            self.machines.policy,
+            encode=self._encode,
+            spans=self.files.spans,
+            progress=self._progress,
+        )
+
+    def _collectors(
+        self, engine: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
+    ) -> Collectors:
+        return Collectors(
+            policy=self.machines.policy,
+            engine=engine,
+            rewards=self._rewards,
+            encode=self._encode,
+            seed=self.config.run.seed,
+            shapings=shapings,
+        )
+
+    # ------------------------------------------------------------ telling
+
+    def _report(self, metrics: StepMetrics) -> None:
+        add_times(metrics, self.files.spans.take_totals())
+        metrics.add("memory/peak_bytes", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        self.files.write_step(self.step_number, self.machines.version, with_rates(metrics.reduce()))
+
+    def _say(self, text: str) -> None:
+        if not self._is_quiet:
+            self._console.print(text)

@@ -1,0 +1,104 @@
+"""Which engine samples, with whose weights."""
+
+import pytest
+import torch
+from helpers.recipes import run_config
+
+from zerogap.foreign import TransformersGenerator
+from zerogap.run.policy import load_policy
+from zerogap.run.serving import build_serving
+from zerogap.types import GenerateRequest, SamplingParams
+from zerogap.weights import WeightVersions
+
+TINY = {
+    "tokenizer": "byte",
+    "init": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_layers": 1,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "head_dim": 16,
+        "max_positions": 512,
+    },
+}
+REQUEST = GenerateRequest(
+    input_ids=(256, 97, 98), sampling_params=SamplingParams(max_new_tokens=6, ignore_eos=True)
+)
+
+
+def serving(*, lag=0, model_dtype="fp32", **engine):
+    config = run_config(
+        model=TINY | {"dtype": model_dtype},
+        numerics="fast",
+        engine={"kv_cache_tokens": 512} | engine,
+    )
+    policy = load_policy(config.model, seed=0)
+    versions = WeightVersions()
+    return policy, build_serving(policy, config.engine, versions, lag=lag, seed=0), versions
+
+
+@torch.no_grad()
+def train(policy) -> None:
+    """Other weights."""
+    for parameter in policy.model.parameters():
+        parameter.mul_(1.25)
+    policy.model.round_weights_()
+
+
+def versions_of(engine) -> set[int]:
+    (output,) = engine.generate([REQUEST])
+    return {span.version for span in output.weight_versions}
+
+
+def test_by_default_nothing_is_copied():
+    policy, made, _ = serving()
+    assert not made.is_copy
+    assert made.publish(0).is_shared
+    assert (
+        made.engine.read_weights()["norm.weight"].data_ptr() == policy.model.norm.weight.data_ptr()
+    )
+
+
+@pytest.mark.parametrize("engine", [{"dtype": "bf16"}, {"backend": "transformers"}])
+def test_another_precision_or_program_has_weights_of_its_own_that_follow(engine):
+    policy, made, versions = serving(**engine)
+    assert made.is_copy
+    assert not made.publish(0).is_shared
+    before = made.engine.generate([REQUEST])[0].output_log_probs
+    train(policy)
+    assert versions_of(made.engine) == {0}
+    made.publish(1)
+    assert versions_of(made.engine) == {1}
+    assert made.engine.generate([REQUEST])[0].output_log_probs.tolist() != before.tolist()
+    assert 0 in versions
+    assert 1 in versions
+
+
+def test_transformers_computes_in_the_precision_that_was_asked_for():
+    _, made, _ = serving(backend="transformers", model_dtype="bf16")
+    made.publish(0)
+    assert isinstance(made.engine, TransformersGenerator)
+    rounded = made.engine.read_weights()["norm.weight"]
+    assert torch.equal(rounded, rounded.bfloat16().float())
+
+
+def test_a_lag_serves_the_weights_of_so_many_versions_ago():
+    policy, made, _ = serving(lag=2)
+    served = []
+    for version in range(5):
+        served.append(made.publish(version).version_served)
+        assert versions_of(made.engine) == {served[-1]}
+        train(policy)
+    assert served == [0, 0, 0, 1, 2]
+    assert made.history.versions == (2, 3, 4)
+
+
+def test_evaluation_is_always_of_the_trainers_present_weights():
+    policy, made, _ = serving(lag=1)
+    made.publish(0)
+    train(policy)
+    made.publish(1)
+    judge, engine = (one.read_weights()["norm.weight"] for one in (made.judge, made.engine))
+    assert torch.equal(judge, policy.model.norm.weight)
+    assert not torch.equal(engine, policy.model.norm.weight)
