@@ -33,8 +33,8 @@ IN_REWARD = KLConfig(kind="k1", coefficient=0.1, place="reward")
 IN_LOSS = KLConfig(kind="k3", coefficient=0.1)
 CORRECTIONS = CorrectionsConfig(
     weight=WeightCorrection(high=1.2, normalize=True),
-    mask=MaskCorrection(low=0.6, high=1.6),
-    veto=0.3,
+    mask=MaskCorrection(low=0.75, high=1.4),
+    veto=0.65,
     off_policy_kl=0.02,
 )
 

@@ -33,6 +33,9 @@ class ValueModel(nn.Module):
     def __init__(self, policy: CausalLM) -> None:
         super().__init__()
         self.trunk = copy.deepcopy(policy)
+        if not policy.config.tie_word_embeddings:
+            # Nothing asks it for a token: no memory for a head, its gradient and two moments.
+            del self.trunk.lm_head
         self.value_head = nn.Parameter(torch.zeros(policy.config.hidden_size))
         """[D]"""
 
