@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from zerogap.algorithms import GroupAdvantages
 from zerogap.engine import EngineStats
 from zerogap.obs import StepMetrics
+from zerogap.run.loss_metrics import loss_metrics
 from zerogap.train import TrainMetrics
 from zerogap.types import Sample
 
@@ -76,7 +77,7 @@ _RATES = (
 
 
 def add_train_metrics(metrics: StepMetrics, trained: TrainMetrics) -> None:
-    """``train/*``, ``policy/*``, ``group/*`` and ``excluded/*``, apart from rates."""
+    """``train/*``, ``policy/*``, ``group/*``, ``excluded/*`` and what the kind of loss has to say, apart from rates."""
     if trained.groups is not None:
         add_group_metrics(metrics, trained.groups)
     policy = trained.policy
@@ -97,6 +98,7 @@ def add_train_metrics(metrics: StepMetrics, trained: TrainMetrics) -> None:
     for other in ("rollout", "reference"):
         if (kl := getattr(trained, f"kl_to_{other}")) is not None:
             metrics.add(f"policy/kl_to_{other}", kl)
+    metrics.add_all(loss_metrics(trained))
     for reason, count in trained.excluded.items():
         metrics.add(f"excluded/{reason}", count)
 
