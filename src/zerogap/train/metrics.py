@@ -97,7 +97,7 @@ class TrainMetrics:
     loss: float
     """Mean over updates."""
     grad_norm: float
-    """Global 2-norm before clipping, largest of the updates."""
+    """Global 2-norm before clipping, largest of the updates; 0 in a step in which the critic learns alone."""
     learning_rate: float
     policy: PolicyStatistics
     """Against what the policy ratio is taken against, over tokens for which the loss needed that."""

@@ -36,7 +36,7 @@ def summarise(
     Args:
         step: all of its updates are done.
         losses: one an update.
-        grad_norms: one an update, before clipping.
+        grad_norms: one an update, before clipping; none where the critic learnt alone.
         critic: what it says of itself.
         audit: of the old log-probs that were taken over.
         learning_rate: of the updates.
@@ -49,7 +49,7 @@ def summarise(
     moved = _against_the_engine(step, step.log_probs_S)
     return TrainMetrics(
         loss=float(np.mean(losses)),
-        grad_norm=max(grad_norms),
+        grad_norm=max(grad_norms, default=0.0),
         learning_rate=learning_rate,
         policy=policy_statistics(
             step.log_probs_S,
