@@ -9,6 +9,7 @@ from zerogap import __version__
 from zerogap.cli import bench_arguments, recorded_arguments
 from zerogap.cli.audit import audit
 from zerogap.cli.bench import bench
+from zerogap.cli.capsule import capsule, replay
 from zerogap.cli.certify import certify
 from zerogap.cli.evaluate import evaluate
 from zerogap.cli.export import export
@@ -83,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
     _add_certify(commands)
     _add_export(commands)
-    _add_audit(commands)
+    _add_recorded(commands)
     _add_bench(commands)
     return parser
 
@@ -159,11 +160,19 @@ def _add_export(commands: Commands) -> None:
     parser.add_argument("out", metavar="OUT", help="folder to create")
 
 
-def _add_audit(commands: Commands) -> None:
+def _add_recorded(commands: Commands) -> None:
     summary = "say where the gap of a recorded step comes from, over all its tokens"
     parser = _add(commands, "audit", summary, recorded_arguments.AUDIT_EXAMPLES)
     parser.set_defaults(run=audit)
     recorded_arguments.add_audit(parser)
+    summary = "put a recorded step into one file that others can replay"
+    parser = _add(commands, "capsule", summary, recorded_arguments.CAPSULE_EXAMPLES)
+    parser.set_defaults(run=capsule)
+    recorded_arguments.add_capsule(parser)
+    summary = "compute a capsule's loss and gradient again and compare"
+    parser = _add(commands, "replay", summary, recorded_arguments.REPLAY_EXAMPLES)
+    parser.set_defaults(run=replay)
+    recorded_arguments.add_replay(parser)
 
 
 def _add_bench(commands: Commands) -> None:

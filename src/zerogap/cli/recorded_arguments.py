@@ -1,4 +1,4 @@
-"""Arguments of the commands that look at a recorded run."""
+"""Arguments of the commands that look at a recorded run: audit, capsule, replay."""
 
 import argparse
 
@@ -12,6 +12,22 @@ examples:
   zerogap audit runs/quickstart --step 12 --html step12.html
 """
 
+CAPSULE_EXAMPLES = """The file holds the step's records, its weights (embedded unless they are the recipe's own, version 0), the
+recipe, the machine, and what came out. `zerogap replay` computes the same loss and gradient from it, to the bit.
+
+examples:
+  zerogap capsule runs/quickstart --step 12 step12.zip
+  zerogap capsule runs/quickstart --step 1 step1.zip --with-weights
+"""
+
+REPLAY_EXAMPLES = """Computes loss and gradient of the step's first update and compares them with what the capsule says: to the bit on
+a machine of the same kind (processor, threads, kernels, torch), within rounding elsewhere. Exit code 0: equal; 1: not.
+
+examples:
+  zerogap replay step12.zip
+  zerogap replay step1.zip --model ./where-the-recipes-model-is
+"""
+
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``zerogap audit``."""
@@ -23,6 +39,26 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         "--tokens", type=int, default=5, metavar="K", help="worst tokens to show (%(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_quiet(parser)
+
+
+def add_capsule(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``zerogap capsule``."""
+    _add_run_and_step(parser)
+    parser.add_argument("out", metavar="OUT", help="file to write")
+    parser.add_argument(
+        "--with-weights", action="store_true", help="embed weights of version 0 too"
+    )
+    _add_quiet(parser)
+
+
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``zerogap replay``."""
+    parser.add_argument("capsule", metavar="CAPSULE", help="file that zerogap capsule wrote")
+    parser.add_argument(
+        "--model",
+        help="where the recipe's model is on this machine, as model.path has it; default: where the recipe says",
+    )
     _add_quiet(parser)
 
 

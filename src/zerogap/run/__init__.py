@@ -5,6 +5,7 @@ model and a report. Also what the other commands do: generate, evaluate, export,
 """
 
 from zerogap.run.audit import audit_step, describe_audit, write_audit_page
+from zerogap.run.capsule import describe_capsule, describe_replay, make_capsule, replay_capsule
 from zerogap.run.certify import Certificate, certify
 from zerogap.run.evaluate_model import evaluate_model
 from zerogap.run.export import export_run
@@ -24,10 +25,14 @@ __all__ = [
     "audit_step",
     "certify",
     "describe_audit",
+    "describe_capsule",
+    "describe_replay",
     "evaluate_model",
     "export_run",
     "generate_text",
     "load_policy",
+    "make_capsule",
+    "replay_capsule",
     "return_free_memory",
     "settle_numerics",
     "train",

@@ -1,7 +1,8 @@
-"""What a recipe makes of a model: its trainer, and what that may take for granted. For the run, and for whoever computes its steps again."""
+"""What a recipe makes of a model: its trainer, and how a step trains. For the run, and for whoever computes its steps again."""
 
 from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig
 from zerogap.run.policy import Policy, load_policy
+from zerogap.run.versions import StepSettings
 from zerogap.train import Teacher, Trainer
 
 
@@ -30,7 +31,14 @@ def _load_teacher(loss: LossConfig, policy: Policy) -> Teacher | None:
     return Teacher(source.model, vocab_limit=policy.vocab_limit)
 
 
-def exact_version(config: RunConfig, weight_version: int) -> int | None:
+def settings_of_recipe(config: RunConfig) -> StepSettings:
+    """How a step trains while nothing was timed and no remedy taken."""
+    return StepSettings(
+        products="exact", is_exact=config.numerics == "exact", corrections=config.corrections
+    )
+
+
+def exact_version(config: RunConfig, weight_version: int, settings: StepSettings) -> int | None:
     """``weight_version``, if samples of it carry the trainer's own log-probs to the bit; None where nobody promises it."""
     edits_logits = config.rollout.sampling.params().edits_logits
-    return weight_version if config.numerics == "exact" and not edits_logits else None
+    return weight_version if settings.is_exact and not edits_logits else None

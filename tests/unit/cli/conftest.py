@@ -24,7 +24,9 @@ def fake_run(monkeypatch):
         return call
 
     audit = ("audit_step", "describe_audit", "write_audit_page")
-    for name in ("train", "evaluate_model", "generate_text", "export_run", "certify", *audit):
+    capsule = ("make_capsule", "describe_capsule", "replay_capsule", "describe_replay")
+    others = ("train", "evaluate_model", "generate_text", "export_run", "certify")
+    for name in (*others, *audit, *capsule):
         setattr(module, name, record(name))
     monkeypatch.setitem(sys.modules, "zerogap.run", module)
     monkeypatch.setattr("zerogap.run", module, raising=False)

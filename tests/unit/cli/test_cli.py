@@ -211,6 +211,22 @@ def test_audit_prints_lines_or_one_object_and_writes_the_page(fake_run, capsys):
     ]
 
 
+def test_capsule_passes_everything_on(fake_run, capsys):
+    fake_run.results["describe_capsule"] = ["a line"]
+    assert main(["capsule", "runs/x", "--step", "3", "c.zip", "--with-weights"]) == 0
+    assert capsys.readouterr().out == "a line\n"
+    name, paths, kwargs = fake_run.calls[0]
+    assert (name, [str(path) for path in paths]) == ("make_capsule", ["runs/x", "c.zip"])
+    assert kwargs == {"step": 3, "with_weights": True, "quiet": False}
+
+
+@pytest.mark.parametrize(("is_equal", "code"), [(True, 0), (False, 1)])
+def test_replay_says_by_its_exit_code_whether_it_is_equal(fake_run, is_equal, code):
+    fake_run.results |= {"replay_capsule": SimpleNamespace(is_equal=is_equal), "describe_replay": []}  # fmt: skip
+    assert main(["replay", "c.zip", "--model", "m"]) == code
+    assert fake_run.calls[0][2] == {"model": "m", "quiet": False}
+
+
 def test_overrides_are_told_apart_from_a_commands_own_arguments():
     words = [
         "train",
@@ -235,7 +251,8 @@ def test_every_key_outside_a_section_can_be_overridden():
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "generate", "eval", "certify", "export", "audit", "bench"]
+    "command",
+    ["train", "generate", "eval", "certify", "export", "audit", "capsule", "replay", "bench"],
 )
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as ending:

@@ -1,7 +1,7 @@
 """What a run's folder holds of its steps, and which of them can be looked at again."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from zerogap.obs import read_jsonl
 from zerogap.rollout import load_rollouts
 from zerogap.run.checkpoint import list_checkpoints
 from zerogap.run.folder import RunFolder
-from zerogap.run.versions import read_versions
-from zerogap.types import Sample
+from zerogap.run.trainers import settings_of_recipe
+from zerogap.run.versions import PublishedVersion, StepSettings, read_versions
+from zerogap.types import Sample, exclusion_reason
 
 
 class RecordedRun:
@@ -45,9 +46,15 @@ class RecordedRun:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     @cached_property
-    def fingerprints(self) -> dict[int, str]:
-        """Weight version -> fingerprint, for the versions that were recorded."""
+    def versions(self) -> dict[int, PublishedVersion]:
+        """What was recorded of each weight version."""
         return read_versions(self.folder.versions)
+
+    def settings(self, step: int) -> StepSettings:
+        """How the step trained: as recorded, or as the recipe has it."""
+        made = self.versions.get(step)
+        known = None if made is None else made.settings
+        return settings_of_recipe(self.config) if known is None else known
 
     @cached_property
     def checkpoints(self) -> dict[int, Path]:
@@ -64,6 +71,10 @@ class RecordedRun:
     def samples(self, step: int) -> list[Sample]:
         """What the step was trained on, as recorded."""
         return load_rollouts(self.folder.rollouts(step))
+
+    def trained(self, samples: Sequence[Sample]) -> bool:
+        """Whether a step trained on any of these; if not, the run left the weights as they were."""
+        return any(exclusion_reason(sample) is None for sample in samples)
 
     def metrics(self, step: int) -> dict[str, Any]:
         """The step's line of metrics.jsonl; {} if it has none."""

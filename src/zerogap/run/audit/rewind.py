@@ -12,6 +12,7 @@ import torch
 
 from zerogap.config.env import read_environment
 from zerogap.errors import CheckpointError
+from zerogap.kernels import products
 from zerogap.obs import Progress
 from zerogap.run.audit.recorded import RecordedRun
 from zerogap.run.checkpoint import load_checkpoint
@@ -21,7 +22,6 @@ from zerogap.run.policy import Policy, load_policy
 from zerogap.run.progress import show_training
 from zerogap.run.trainers import build_trainer, exact_version
 from zerogap.train import Trainer
-from zerogap.types import exclusion_reason
 from zerogap.weights import WeightHistory, weight_fingerprint
 
 
@@ -78,7 +78,7 @@ def rewind(
         policy=policy,
         trainer=trainer,
         version=version,
-        is_proven=version in run.fingerprints or version in run.checkpoints,
+        is_proven=version in run.versions or version in run.checkpoints,
         origin=_describe(start, version, has_checkpoint=start in run.checkpoints),
         history=history,
     )
@@ -107,20 +107,27 @@ def _train_again(
     run: RecordedRun, trainer: Trainer, step: int, *, last: int, progress: Progress
 ) -> None:
     samples = run.samples(step)
-    if all(exclusion_reason(sample) is not None for sample in samples):
-        return  # the run left the weights as they were, too
-    with progress.phase(f"train again: step {step} of {last}", unit="rows") as phase:
+    if not run.trained(samples):
+        return
+    settings = run.settings(step)
+    trainer.use_corrections(settings.corrections)
+    with (
+        progress.phase(f"train again: step {step} of {last}", unit="rows") as phase,
+        products(settings.products),
+    ):
         trainer.step(
             samples,
-            exact_version=exact_version(run.config, step - 1),
+            exact_version=exact_version(run.config, step - 1, settings),
             on_progress=show_training(phase),
         )
     return_free_memory()
 
 
 def _prove(run: RecordedRun, policy: Policy, version: int) -> None:
-    found, recorded = weight_fingerprint(policy.model), run.fingerprints.get(version)
-    if recorded in (None, found):
+    if version not in run.versions:
+        return
+    found, recorded = weight_fingerprint(policy.model), run.versions[version].fingerprint
+    if found == recorded:
         return
     if version == run.start_of(version):
         cause = "the model it starts from is not the one the run started from"

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from zerogap.data import reencode
 from zerogap.errors import CheckpointError
+from zerogap.kernels import products
 from zerogap.obs import Progress
 from zerogap.run.audit.audited import REPLAYED, Audit
 from zerogap.run.audit.recorded import RecordedRun
@@ -37,7 +38,10 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
     rewound = rewind(
         run, step - 1, older=frozenset(v for v in versions if v < step - 1), progress=progress
     )
-    with progress.phase(f"score step {step}", total=len(samples), unit="rollouts"):
+    with (
+        progress.phase(f"score step {step}", total=len(samples), unit="rollouts"),
+        products(run.settings(step).products),
+    ):
         records = _climb(run, rewound, samples)
     return Audit(
         run=run_dir.resolve().name,

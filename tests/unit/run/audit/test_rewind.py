@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -5,11 +6,12 @@ import pytest
 from helpers.recorded_run import change_column, copy_without
 from rich.console import Console
 
+from zerogap.config import CorrectionsConfig, WeightCorrection
 from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
 from zerogap.run.audit import RecordedRun, rewind
 from zerogap.run.policy import load_policy
-from zerogap.run.versions import VersionLog
+from zerogap.run.versions import StepSettings, VersionLog
 from zerogap.weights import weight_fingerprint
 
 QUIET = Progress(Console(), is_quiet=True)
@@ -34,7 +36,7 @@ def test_version_0_is_the_recipes_own(recorded: Path):
     found = rewind(run, 0, progress=QUIET)
     initial = load_policy(run.config.model, seed=run.config.run.seed).model
     assert weight_fingerprint(found.policy.model) == weight_fingerprint(initial)
-    assert (found.origin, found.is_proven) == ("the recipe's initial model", 0 in run.fingerprints)
+    assert (found.origin, found.is_proven) == ("the recipe's initial model", 0 in run.versions)
 
 
 def test_a_later_checkpoint_is_of_no_use_and_an_earlier_one_is(
@@ -133,6 +135,33 @@ def test_rollouts_that_were_changed_give_other_weights_and_that_is_noticed(
     run = keep_fingerprints(folder, fingerprints)
     with pytest.raises(CheckpointError, match="training step 1 again gave other weights"):
         rewind(run, 2, progress=QUIET)
+
+
+AS_RECIPE = StepSettings(products="exact", is_exact=True, corrections=CorrectionsConfig())
+BLAS = replace(AS_RECIPE, products="blas")
+WEIGHED = replace(AS_RECIPE, corrections=CorrectionsConfig(weight=WeightCorrection()))
+
+
+def make_the_first_unlikely(log_probs: np.ndarray) -> None:
+    log_probs[:11] -= 5  # of the first rollout; no loss looks at it, but for importance weights
+
+
+@pytest.mark.parametrize("settings", [AS_RECIPE, BLAS, WEIGHED], ids=["recipe", "products", "corrections"])  # fmt: skip
+def test_a_step_trains_again_as_it_was_recorded_to(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path, settings: StepSettings
+):
+    folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
+    (folder / "versions.jsonl").unlink(missing_ok=True)
+    change_column(folder, 1, "rollout_log_probs", make_the_first_unlikely)
+    log = VersionLog(folder / "versions.jsonl")
+    log.record(step=1, weight_version=1, fingerprint=fingerprints[1], settings=settings)
+    log.close()
+    if settings == AS_RECIPE:
+        assert rewind(RecordedRun(folder), 1, progress=QUIET).is_proven
+        return
+    # The run did not train so: what is claimed here gives other weights.
+    with pytest.raises(CheckpointError, match="training step 1 again gave other weights"):
+        rewind(RecordedRun(folder), 1, progress=QUIET)
 
 
 def test_another_initial_model_is_noticed(

@@ -1,4 +1,4 @@
-"""One recorded run for all tests of the folder; they copy what they change."""
+"""One recorded run for all tests of the room; they copy what they change."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ import pytest
 from helpers.recorded_run import make_run
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four steps, with a checkpoint and rollouts of each."""
     return make_run(tmp_path_factory.mktemp("runs") / "whole", steps=4)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def fingerprints(recorded: Path) -> dict[int, str]:
     """Of versions 1 to 4, from the checkpoints."""
     states = sorted((recorded / "checkpoints").glob("step_*/state.json"))

@@ -1,0 +1,76 @@
+"""What a step's first update comes to: the numbers that two machines of one kind agree on to the bit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from zerogap.config import RunConfig
+from zerogap.kernels import products
+from zerogap.obs import Progress
+from zerogap.run.progress import show_training
+from zerogap.run.trainers import exact_version
+from zerogap.run.versions import StepSettings
+from zerogap.train import Trainer
+from zerogap.types import Sample
+from zerogap.weights import WeightDigest, digest_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Loss and gradient of a step's first update, before clipping."""
+
+    loss: float
+    grad_norm: float
+    """Global 2-norm."""
+    tensors: Mapping[str, str]
+    """Digest of the gradient of each parameter."""
+    norms: Mapping[str, float]
+    """2-norm of the gradient of each parameter: what is compared where bits are not promised."""
+    num_updates: int
+    """Of the step. Later ones start from weights that the ones before have changed, so only the first is computed."""
+
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal digits of the whole gradient."""
+        return WeightDigest(self.tensors, num_bytes=0).hex
+
+
+def compute_answer(
+    trainer: Trainer,
+    samples: Sequence[Sample],
+    *,
+    config: RunConfig,
+    step: int,
+    settings: StepSettings,
+    progress: Progress,
+) -> Answer:
+    """Forward and backward of the first update on ``samples``; no weight changes.
+
+    Args:
+        trainer: as it was before the step.
+        samples: what the step trained on.
+        config: the run's.
+        step: its number.
+        settings: how it trained.
+        progress: shows rows.
+    """
+    trainer.use_corrections(settings.corrections)
+    label = f"loss and gradient of step {step}"
+    with progress.phase(label, unit="rows") as phase, products(settings.products):
+        found = trainer.gradient(
+            samples,
+            exact_version=exact_version(config, step - 1, settings),
+            on_progress=show_training(phase),
+        )
+    return Answer(
+        loss=found.loss,
+        grad_norm=found.grad_norm,
+        tensors=dict(digest_weights(found.tensors).tensors),
+        norms={name: _norm(gradient) for name, gradient in found.tensors.items()},
+        num_updates=found.num_updates,
+    )
+
+
+def _norm(gradient: torch.Tensor) -> float:
+    return float(gradient.detach().double().norm())

@@ -1,0 +1,36 @@
+import pytest
+
+from zerogap.run.capsule.machine import code_differences, machine_differences
+
+HERE = {
+    "processor": "a chip",
+    "threads": 2,
+    "kernels": "kernels: native C++ (2 threads)",
+    "packages": {"torch": "2.13.0", "numpy": "2.0"},
+    "zerogap": "0.1.0",
+    "commit": "abc",
+    "platform": "Linux 6",
+}
+
+
+def test_a_machine_is_of_its_own_kind():
+    assert machine_differences(HERE, dict(HERE)) == ()
+    assert code_differences(HERE, dict(HERE)) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"processor": "another"}, "processor a chip then, another now"),
+        ({"threads": 4, "kernels": "kernels: native C++ (4 threads)"}, "threads 2 then, 4 now"),
+        ({"kernels": "kernels: torch"}, "kernels: native C++ (2 threads) then, kernels: torch now"),
+        ({"packages": {"torch": "2.14.0"}}, "torch 2.13.0 then, 2.14.0 now"),
+    ],
+)
+def test_what_bits_depend_on_makes_another_kind(change, says):
+    assert machine_differences(HERE, HERE | change) == (says,)
+
+
+def test_what_they_do_not_depend_on_does_not():
+    assert machine_differences(HERE, HERE | {"platform": "Linux 7", "commit": "def"}) == ()
+    assert code_differences(HERE, HERE | {"commit": "def"}) == ("commit abc then, def now",)
