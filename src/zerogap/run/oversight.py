@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zerogap.errors import NumericsError
+from zerogap.errors import MismatchError, NumericsError
 from zerogap.obs import GAP_SOURCES, JsonlFile
 from zerogap.run.budget import BudgetController, Remedies
 from zerogap.run.watch import Watch, WatchReport
@@ -25,13 +25,11 @@ class Oversight:
         self._file, self._say = file, say
         self.is_alarmed = False
         """An alarm went on that is to stop the run."""
+        self.ending: MismatchError | None = None
+        """The gap stays above the budget and nothing is left to do; to be raised once the step is saved."""
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Take a step's reduced metrics; returns ``alarm/*``.
-
-        Raises:
-            MismatchError: the gap stays above the budget and nothing is left to do; names the source.
-        """
+        """Take a step's reduced metrics, and a remedy if the budget asks for one; returns ``alarm/*``."""
         report = self._watch.observe(step, metrics)
         self._tell(report)
         if "gap/total/mean" in metrics:
@@ -65,4 +63,7 @@ class Oversight:
         self._file.write(decision.record())
         for line in decision.lines():
             self._say(line)
-        decision.apply(self._remedies)
+        if decision.is_stop:
+            self.ending = decision.error()
+        else:
+            decision.apply(self._remedies)

@@ -126,7 +126,11 @@ class TrainingRun:
     # ------------------------------------------------------------ a step
 
     def advance(self) -> None:
-        """The next step, its evaluation and its checkpoint."""
+        """The next step, its evaluation and its checkpoint.
+
+        Raises:
+            MismatchError: the gap stays above the budget and no remedy is left; the step is saved.
+        """
         step, metrics = self.step_number + 1, StepMetrics()
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
@@ -144,6 +148,9 @@ class TrainingRun:
             if self._is_due(self.config.run.checkpoint_every, step):
                 self._checkpoint()
         self._report(metrics)
+        if self._oversight.ending is not None:
+            self._checkpoint()
+            raise self._oversight.ending
 
     def _gather(self, step: int, metrics: StepMetrics) -> Gathered:
         before = self.engine.stats

@@ -21,7 +21,7 @@ class WorstToken:
     position: int
     source: str
     value: float
-    """Its raw difference, signed, nats."""
+    """Its difference, signed, nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class LedgerEntry:
     statistics: LedgerStatistics | None
     """None without attributed tokens."""
     worst: tuple[WorstToken, ...] = ()
-    """Tokens with the largest raw difference of one source, largest first; exact zeros are not among them."""
+    """Tokens with the largest difference of one source that is not replayed, largest first; exact zeros are not among them."""
 
     @classmethod
     def of(
@@ -71,7 +71,7 @@ class LedgerEntry:
             num_unattributed=sum(record.num_audited for record in records) - num_tokens,
             num_differing=sum(int(record.is_differing.sum()) for record in records),
             statistics=ledger_statistics(attributions, replayed=replayed),
-            worst=_worst(records),
+            worst=_worst(records, [s for s in GAP_SOURCES if s not in replayed]),
         )
 
     @property
@@ -136,14 +136,14 @@ def _numbers(statistics: GapStatistics) -> dict[str, float]:
     return {name: getattr(statistics, name) for name in ("mean", "signed_mean", "max", "k3")}
 
 
-def _worst(records: Sequence[AuditedRecord]) -> tuple[WorstToken, ...]:
-    found = [token for record in records for token in _moved(record)]
+def _worst(records: Sequence[AuditedRecord], sources: Sequence[str]) -> tuple[WorstToken, ...]:
+    found = [token for record in records for token in _moved(record, sources)]
     return tuple(sorted(found, key=lambda token: -abs(token.value))[:_NUM_WORST])
 
 
-def _moved(record: AuditedRecord) -> list[WorstToken]:
+def _moved(record: AuditedRecord, sources: Sequence[str]) -> list[WorstToken]:
     """Each token that a source moved most, where it moved at all; no more than will be shown."""
-    differences = np.stack([record.attribution.differences[name] for name in GAP_SOURCES])
+    differences = np.stack([record.attribution.differences[name] for name in sources])
     size = np.nan_to_num(np.abs(differences))
     largest = size.max(0)
     first = np.argsort(-largest, kind="stable")[:_NUM_WORST]
@@ -151,7 +151,7 @@ def _moved(record: AuditedRecord) -> list[WorstToken]:
         WorstToken(
             rollout_id=record.sample.rollout_id,
             position=int(at),
-            source=GAP_SOURCES[size[:, at].argmax()],
+            source=sources[size[:, at].argmax()],
             value=float(differences[size[:, at].argmax(), at]),
         )
         for at in first

@@ -1,0 +1,171 @@
+"""Runs whose engine and trainer disagree on purpose: the ledger names who did it, and the run does what it was told to."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.recorded_run import make_run
+
+from zerogap.errors import MismatchError, NumericsError
+from zerogap.obs import GAP_SOURCES, read_jsonl
+from zerogap.train import Trainer
+
+pytestmark = pytest.mark.e2e
+
+BAD = {
+    "numerics": "fast",
+    "model__dtype": "bf16",
+    "engine__dtype": "fp32",
+    "rollout__lag": "3",
+    "rollout__sampling__top_p": "0.9",
+}
+ALONE = {
+    "sampling": {"rollout__sampling__top_p": "0.9"},
+    "staleness": {"rollout__lag": "3"},
+    "numbers": {"numerics": "fast", "model__dtype": "bf16", "engine__dtype": "fp32"},
+}
+"""Each fault by itself."""
+ALL = {"ledger__share": "1.0", "run__checkpoint_every": "0"}
+
+
+def gaps(folder: Path, step: int) -> dict[str, float]:
+    """Open mean of each source at a step."""
+    line = next(one for one in read_jsonl(folder / "metrics.jsonl") if one["step"] == step)
+    return {source: line[f"gap/{source}/open/mean"] for source in GAP_SOURCES}
+
+
+def by_size(found: dict[str, float]) -> list[str]:
+    return sorted((s for s in found if found[s] > 0), key=lambda source: -found[source])
+
+
+def test_a_run_with_three_faults_names_its_sources_in_their_order(tmp_path):
+    """Each alone says how large it is; together they must be found in that order and in about that size."""
+    expected = {}
+    for source, fault in ALONE.items():
+        alone = gaps(make_run(tmp_path / source, steps=6, **fault, **ALL), 6)
+        assert [s for s in alone if alone[s] > 0] == [source]
+        expected[source] = alone[source]
+    together = gaps(make_run(tmp_path / "bad", steps=6, **BAD, **ALL), 6)
+    assert by_size(together) == by_size(expected)
+    assert together["routing"] == together["tokens"] == 0.0
+    for source, size in expected.items():
+        assert size / 2 < together[source] < size * 2, source
+    entries = read_jsonl(tmp_path / "bad" / "ledger.jsonl")
+    assert [entry["num_unattributed"] for entry in entries] == [0] * 6
+    assert entries[-1]["worst"][0]["source"] in by_size(expected)[:2]
+
+
+def test_staleness_grows_to_the_lag_and_stays_there(tmp_path):
+    run = make_run(tmp_path / "run", steps=6, rollout__lag="2", **ALL)
+    lines = read_jsonl(run / "metrics.jsonl")
+    assert [line["staleness/max"] for line in lines] == [0, 1, 2, 2, 2, 2]
+    assert [line["gap/numbers/open/max"] for line in lines] == [0.0] * 6
+    assert lines[0]["gap/staleness/open/max"] == 0.0
+    assert all(line["gap/staleness/open/mean"] > 0 for line in lines[1:])
+
+
+def test_another_implementation_differs_in_numbers_and_in_nothing_else(tmp_path):
+    run = make_run(
+        tmp_path / "run", steps=2, numerics="fast", engine__backend="transformers", **ALL
+    )
+    for step in (1, 2):
+        found = gaps(run, step)
+        assert 0 < found.pop("numbers") < 1e-5
+        assert set(found.values()) == {0.0}
+
+
+def test_bypass_mode_is_measured_all_the_same(tmp_path):
+    bypass = {"train__old_log_probs": "rollout"}
+    run = make_run(tmp_path / "run", steps=5, rollout__lag="3", **bypass, **ALL)
+    assert gaps(run, 5)["staleness"] > 0
+    exact = make_run(tmp_path / "exact", steps=2, **bypass, **ALL)
+    assert set(gaps(exact, 2).values()) == {0.0}
+
+
+def test_killed_and_started_again_with_old_weights_is_as_if_nothing_had_happened(tmp_path):
+    lag = {"rollout__lag": "2"}
+    whole = make_run(tmp_path / "whole", steps=5, **lag)
+    make_run(tmp_path / "cut", steps=3, **lag)
+    cut = make_run(tmp_path / "cut", steps=5, **lag)
+    for name in ("ledger.jsonl", "versions.jsonl"):
+        assert (cut / name).read_text() == (whole / name).read_text(), name
+    model = "checkpoints/step_000005/model.safetensors"
+    assert (cut / model).read_bytes() == (whole / model).read_bytes()
+
+
+def test_a_budget_shrinks_the_lag_until_the_gap_fits(tmp_path):
+    run = make_run(
+        tmp_path / "run",
+        steps=14,
+        rollout__lag="2",
+        mismatch__budget="1e-4",
+        mismatch__patience="2",
+        mismatch__remedies='["corrections", "staleness"]',
+        **ALL,
+    )
+    taken = [(line["step"], line["remedy"]) for line in read_jsonl(run / "alarms.jsonl") if line["event"] == "remedy"]  # fmt: skip
+    assert [remedy for _, remedy in taken] == ["corrections", "staleness", "staleness"]
+    lines = read_jsonl(run / "metrics.jsonl")
+    last = taken[-1][0]
+    assert [line["staleness/max"] for line in lines[last:]] == [0] * (14 - last)
+    assert [line["gap/total/max"] for line in lines[last:]] == [0.0] * (14 - last)
+    assert lines[last - 1]["gap/total/mean"] > 1e-4
+
+
+def test_a_budget_does_not_hide_what_nothing_closes(tmp_path):
+    with pytest.raises(MismatchError, match="sampling"):
+        make_run(
+            tmp_path / "run",
+            steps=12,
+            rollout__sampling__top_p="0.9",
+            mismatch__budget="0.01",
+            mismatch__patience="1",
+            **ALL,
+        )
+    events = [line["event"] for line in read_jsonl(tmp_path / "run" / "alarms.jsonl")]
+    assert events == ["remedy", "stop"]
+    # The step that ended it is saved, its metrics too.
+    assert (tmp_path / "run" / "checkpoints" / "step_000002").exists()
+    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 2
+
+
+def test_a_remedy_survives_a_resume(tmp_path):
+    budget = {"rollout__lag": "1", "mismatch__budget": "1e-4", "mismatch__patience": "1"}
+    whole = make_run(tmp_path / "whole", steps=8, **budget)
+    make_run(tmp_path / "cut", steps=5, **budget)
+    state = json.loads((tmp_path / "cut/checkpoints/step_000005/state.json").read_text())
+    assert state["adaptations"]["lag"] == 0
+    cut = make_run(tmp_path / "cut", steps=8, **budget)
+    model = "checkpoints/step_000008/model.safetensors"
+    assert (cut / model).read_bytes() == (whole / model).read_bytes()
+
+
+def test_an_alarm_may_stop_the_run_and_saves_it(tmp_path):
+    run = make_run(
+        tmp_path / "run", steps=9, rollout__sampling__top_p="0.5",
+        watch__gap="0.05", watch__patience="2", watch__stop="true", run__checkpoint_every="0",
+    )  # fmt: skip
+    (alarm,) = read_jsonl(run / "alarms.jsonl")
+    assert (alarm["kind"], alarm["step"], alarm["first_step"]) == ("gap", 2, 1)
+    assert "sampling" in alarm["suspect"]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step_000002"]
+    assert read_jsonl(run / "metrics.jsonl")[-1]["alarm/gap"] == 1
+
+
+def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_before_it(
+    tmp_path, monkeypatch
+):
+    plain = Trainer.step
+
+    def step(self, *args, **named):
+        if self._num_steps == 2:
+            msg = "the gradient of layers.0.qkv.weight is not finite"
+            raise NumericsError(msg)
+        return plain(self, *args, **named)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    with pytest.raises(NumericsError, match="not finite"):
+        make_run(tmp_path / "run", steps=5, run__checkpoint_every="0")
+    (alarm,) = read_jsonl(tmp_path / "run" / "alarms.jsonl")
+    assert (alarm["kind"], alarm["step"]) == ("numerics", 3)
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000002"]
