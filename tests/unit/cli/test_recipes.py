@@ -11,9 +11,11 @@ from zerogap.config.loss import LossConfig
 
 FOLDER = Path(__file__).parents[3] / "recipes"
 LOSSES = {path.stem: path for path in sorted((FOLDER / "losses").glob("*.toml"))}
+OVERLAYS = [FOLDER / "mismatched.toml", *LOSSES.values()]
+"""Laid over another recipe."""
 RECIPES = [
-    *([path] for path in sorted(FOLDER.glob("*.toml"))),
-    *([FOLDER / "tiny.toml", path] for path in LOSSES.values()),
+    *([path] for path in sorted(FOLDER.glob("*.toml")) if path not in OVERLAYS),
+    *([FOLDER / "tiny.toml", path] for path in OVERLAYS),
 ]
 
 

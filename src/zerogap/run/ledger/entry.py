@@ -151,7 +151,7 @@ def _moved(record: AuditedRecord, sources: Sequence[str]) -> list[WorstToken]:
         WorstToken(
             rollout_id=record.sample.rollout_id,
             position=int(at),
-            source=sources[size[:, at].argmax()],
+            source=sources[int(size[:, at].argmax())],
             value=float(differences[size[:, at].argmax(), at]),
         )
         for at in first
