@@ -1,0 +1,266 @@
+"""What the kinds of loss ask for before the first update, and what they refuse."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers.loss_cases import (
+    CASES,
+    CORRECTIONS,
+    IN_REWARD,
+    Case,
+    as_reference_answer,
+    gradients_of,
+    samples_for,
+    score,
+    trainer_of,
+)
+from helpers.planted_fault import planted_fault
+from helpers.tiny_models import tiny_model
+from helpers.tolerance import EXACT
+from helpers.train_batches import VOCAB, make_groups, rewarded
+
+from zerogap.config.corrections import CorrectionsConfig, WeightCorrection
+from zerogap.config.loss import (
+    CriticConfig,
+    DistillationLossConfig,
+    DPOLossConfig,
+    GRPOLossConfig,
+    PPOLossConfig,
+    SFTLossConfig,
+)
+from zerogap.config.train import TrainConfig
+from zerogap.errors import CheckpointError, ConfigError, DataError
+from zerogap.train import Teacher, Trainer
+from zerogap.train.old_log_probs import OldLogProbs
+
+WEIGHTED = Case(GRPOLossConfig(), CorrectionsConfig(weight=WeightCorrection()))
+
+
+def phases_of(case, samples=None, *, exact_version=None, **train):
+    """(rows computed in each phase, metrics) of one step; its progress must end at its total and never go back."""
+    seen = []
+    trainer = trainer_of(case, micro_batch_tokens=60, **train)
+    metrics = trainer.step(
+        samples or samples_for(case.loss), exact_version=exact_version, on_progress=seen.append
+    )
+    assert seen[-1].rows_done == seen[-1].rows_total
+    assert all(progress.rows_done <= progress.rows_total for progress in seen)
+    rows, before = {}, 0
+    for progress in seen:
+        rows[progress.phase] = rows.get(progress.phase, 0) + progress.rows_done - before
+        before = progress.rows_done
+    return rows, metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("grpo", {"update"}),
+        ("grpo, corrected", {"old", "reference", "update"}),
+        ("grpo, kl in the reward", {"old", "reference", "update"}),
+        ("grpo, bypass, off-policy mask", {"update"}),
+        ("gspo", {"update"}),
+        ("reinforce_pp", {"old", "reference", "update"}),
+        ("ppo", {"values", "update", "critic"}),
+        ("distillation, sampled", {"old", "teacher", "update"}),
+        ("distillation, top_k", {"update"}),
+        ("sft", {"update"}),
+        ("dpo", {"reference", "preferences", "update"}),
+    ],
+)
+def test_only_what_a_loss_needs_is_computed(name, expected):
+    assert phases_of(CASES[name])[0].keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"), [("grpo", True), ("grpo, bypass, off-policy mask", False), ("sft", False)]
+)
+def test_later_updates_have_old_log_probs_computed_where_there_is_a_ratio(name, asks):
+    rows, metrics = phases_of(CASES[name], updates_per_step=3)
+    assert ("old" in rows) == asks
+    assert metrics.num_updates == 3
+
+
+def drawn_by_the_policy():
+    samples = samples_for(GRPOLossConfig())
+    return [replace(s, rollout_log_probs=x) for s, x in zip(samples, score(samples), strict=True)]
+
+
+def test_corrections_take_the_engines_log_probs_where_those_are_the_trainers():
+    samples = drawn_by_the_policy()
+    scored, plain = phases_of(WEIGHTED, samples)
+    taken, metrics = phases_of(WEIGHTED, samples, exact_version=0)
+    assert 0 < taken["old"] < scored["old"]
+    assert metrics.audit.num_taken > 0
+    assert metrics.audit.num_different == 0
+    # The first update's own forward compares the rest.
+    assert metrics.audit.num_audited == metrics.num_loss_tokens
+    assert metrics.corrections == plain.corrections
+    assert metrics.corrections.weight_after.max == metrics.corrections.weight_after.min == 1.0
+    assert metrics.gap.num_tokens == metrics.num_loss_tokens
+
+
+def test_a_difference_that_is_seen_before_corrections_has_everything_scored():
+    samples = samples_for(GRPOLossConfig())
+    scored, plain = phases_of(WEIGHTED, samples)
+    found, metrics = phases_of(WEIGHTED, samples, exact_version=0)
+    assert found == scored
+    assert metrics.audit.num_taken == 0
+    assert metrics.audit.num_different > 0
+    assert metrics.corrections == plain.corrections
+    with pytest.MonkeyPatch.context() as blind, planted_fault("the engine's are believed"):
+        blind.setattr(OldLogProbs, "_compare", lambda *_: None)
+        _, believed = phases_of(WEIGHTED, samples, exact_version=0)
+        EXACT.check(believed.corrections.k3, plain.corrections.k3)
+
+
+def test_bypass_takes_the_ratio_against_the_engine_and_still_measures_the_gap():
+    _, metrics = phases_of(CASES["dapo"])
+    assert metrics.gap.mean > 0.05
+    assert metrics.policy.ratio_max > 1.2
+    # Mismatch enters through the ratio: corrections see none.
+    assert metrics.corrections.weight_before.max == metrics.corrections.weight_before.min == 1.0
+    assert metrics.corrections.k3 == 0.0
+
+
+def test_statistics_of_corrections_are_reported_when_all_are_off():
+    _, off = phases_of(CASES["grpo"])
+    _, on = phases_of(Case(GRPOLossConfig(), CorrectionsConfig(weight=WeightCorrection(high=1.1))))
+    assert off.corrections.k3 == on.corrections.k3 > 0
+    assert off.corrections.weight_before == on.corrections.weight_before
+    assert (off.corrections.weight_after.min, off.corrections.fraction_kept) == (1.0, 1.0)
+    assert on.corrections.weight_after.max == 1.1
+
+
+def test_rejection_changes_no_denominator():
+    # A veto that every record fails leaves a loss of 0, not one of 0 / 0.
+    case = Case(GRPOLossConfig(), CorrectionsConfig(veto=0.999))
+    gradient, metrics = gradients_of(case)
+    assert metrics.corrections.fraction_kept == 0.0
+    assert (metrics.loss, metrics.grad_norm) == (0.0, 0.0)
+    assert all(not g.any() for g in gradient.values())
+
+
+def test_a_step_without_an_engine_has_no_gap():
+    for name in ("sft", "dpo"):
+        metrics = gradients_of(CASES[name])[1]
+        assert metrics.gap is metrics.corrections is metrics.kl_to_rollout is metrics.groups is None
+
+
+def test_a_critic_warms_up_alone_and_then_the_policy_learns():
+    case = Case(PPOLossConfig(kind="ppo", critic=CriticConfig(warmup_steps=2, learning_rate=1e-2)))
+    trainer = trainer_of(case, learning_rate=1e-2, weight_decay=0.1)
+    samples = samples_for(case.loss)
+
+    def weights(model):
+        return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    policy, values = weights(trainer.model), weights(trainer.critic.model)
+    found = [trainer.step(samples) for _ in range(2)]
+    EXACT.check(weights(trainer.model), policy)
+    assert [m.critic.is_alone for m in found] == [True, True]
+    assert [m.grad_norm for m in found] == [0.0, 0.0]
+    assert found[1].critic.loss < found[0].critic.loss
+    assert not torch.equal(weights(trainer.critic.model)["value_head"], values["value_head"])
+    third = trainer.step(samples)
+    assert not third.critic.is_alone
+    assert third.grad_norm > 0
+    with planted_fault("the policy moves"):
+        EXACT.check(weights(trainer.model), policy)
+
+
+def test_a_fresh_critic_knows_nothing_and_learns():
+    trainer = Trainer(
+        tiny_model(), TrainConfig(learning_rate=0.0), CASES["ppo"].loss.model_copy(update={"critic": CriticConfig(learning_rate=1e-2)}),
+        total_steps=9, vocab_limit=VOCAB,
+    )  # fmt: skip
+    samples = rewarded(make_groups(2, 3))
+    explained = [trainer.step(samples).critic.explained_variance for _ in range(8)]
+    assert explained[0] == 0.0
+    assert explained[-1] > 0.3
+
+
+def test_preferred_answers_become_more_likely():
+    trainer = trainer_of(Case(DPOLossConfig(kind="dpo")), learning_rate=3e-3)
+    samples = samples_for(DPOLossConfig(kind="dpo"))
+    margins = [trainer.step(samples).preferences.margin_mean for _ in range(5)]
+    assert margins[-1] > margins[0]
+
+
+def test_a_teachers_answers_become_more_likely():
+    for name in ("distillation, top_k", "distillation, forward", "distillation, sampled"):
+        case = CASES[name]
+        trainer = trainer_of(case, learning_rate=3e-3)
+        samples = samples_for(case.loss)
+        distances = [trainer.step(samples).kl_to_teacher for _ in range(6)]
+        assert distances[-1] < distances[0]
+
+
+TEACHER = DistillationLossConfig(kind="distillation", teacher="t", estimator="top_k")
+
+
+@pytest.mark.parametrize(
+    ("loss", "helpers", "message"),
+    [
+        (TEACHER, {}, "distillation loss with no teacher"),
+        (GRPOLossConfig(), {"teacher"}, "grpo loss with a teacher"),
+        (DPOLossConfig(kind="dpo"), {}, "dpo loss needs the frozen initial policy"),
+        (SFTLossConfig(kind="sft"), {"corrections"}, "corrections with a sft loss"),
+        (TEACHER, {"teacher", "corrections"}, "off_policy_kl = .* with top_k distillation"),
+    ],
+)
+def test_what_a_loss_cannot_use_is_refused(loss, helpers, message):
+    with pytest.raises(ConfigError, match=message):
+        Trainer(
+            tiny_model(), TrainConfig(), loss, total_steps=1, vocab_limit=VOCAB,
+            teacher=Teacher(tiny_model(), vocab_limit=VOCAB) if "teacher" in helpers else None,
+            corrections=CORRECTIONS if "corrections" in helpers else CorrectionsConfig(),
+        )  # fmt: skip
+
+
+def test_answers_that_nobody_prefers_are_refused():
+    samples = samples_for(DPOLossConfig(kind="dpo"))
+    equal = [replace(s, reward=1.0) for s in samples]
+    without = [replace(s, reward=None) for s in samples]
+    for given, message in ((equal, "no pair of answers"), (without, "has no reward")):
+        with pytest.raises(DataError, match=message):
+            trainer_of(CASES["dpo"]).step(given)
+
+
+def test_a_critics_state_goes_with_a_critic():
+    with_critic, without = trainer_of(CASES["ppo"]), trainer_of(CASES["grpo"])
+    with pytest.raises(CheckpointError, match="has a critic"):
+        without.load_state_dict(with_critic.state_dict())
+    with pytest.raises(CheckpointError, match="critic's state does not belong"):
+        with_critic.load_state_dict(without.state_dict())
+
+
+def test_a_kl_in_the_reward_has_no_gradient_of_its_own():
+    # At the reference itself the penalty is 0: rewards, and so the gradient, are those without it.
+    plain = trainer_of(Case(GRPOLossConfig()))
+    samples = samples_for(GRPOLossConfig())
+    plain.step(samples)
+    penalised = Trainer(
+        tiny_model("qwen3"), TrainConfig(learning_rate=0.0, max_grad_norm=1e9, micro_batch_tokens=10_000),
+        GRPOLossConfig(kl=IN_REWARD), total_steps=1, vocab_limit=VOCAB, reference=tiny_model("qwen3"),
+    )  # fmt: skip
+    metrics = penalised.step(samples)
+    assert metrics.kl_to_reference == 0.0
+    EXACT.check(
+        {n: p.grad for n, p in penalised.model.named_parameters()},
+        {n: p.grad for n, p in plain.model.named_parameters()},
+    )
+    moved, _ = gradients_of(CASES["grpo, kl in the reward"])
+    with planted_fault("another reference"):
+        EXACT.check(moved, {n: p.grad for n, p in plain.model.named_parameters()})
+
+
+def test_reference_answers_and_samples_have_the_same_log_probs():
+    sampled = samples_for(GRPOLossConfig())
+    answers = [as_reference_answer(s, reward=0.0) for s in sampled]
+    _, of_samples = gradients_of(CASES["grpo"], sampled)
+    _, of_answers = gradients_of(CASES["sft"], answers)
+    EXACT.check(list(of_answers.old_log_probs), list(of_samples.old_log_probs))
+    assert np.isfinite(of_answers.loss)
