@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.recorded_run import make_run
+from helpers.recorded_run import copy_without, make_run
 
-from zerogap.errors import MismatchError, NumericsError
+from zerogap.errors import CheckpointError, MismatchError, NumericsError
 from zerogap.obs import GAP_SOURCES, read_jsonl
+from zerogap.run import audit_step
 from zerogap.train import Trainer
 
 pytestmark = pytest.mark.e2e
@@ -110,6 +111,19 @@ def test_a_budget_shrinks_the_lag_until_the_gap_fits(tmp_path):
     assert [line["staleness/max"] for line in lines[last:]] == [0] * (14 - last)
     assert [line["gap/total/max"] for line in lines[last:]] == [0.0] * (14 - last)
     assert lines[last - 1]["gap/total/mean"] > 1e-4
+
+
+def test_steps_after_a_remedy_can_be_computed_again(tmp_path):
+    """What the run changed about itself is on record, so that its weights come back to the bit."""
+    run = make_run(
+        tmp_path / "run", steps=5, rollout__lag="1", mismatch__budget="1e-4", mismatch__patience="1", **ALL
+    )  # fmt: skip
+    bare = copy_without(run, tmp_path / "bare", "checkpoints")
+    assert audit_step(bare, step=5, quiet=True).entry.num_unattributed == 0
+    versions = (bare / "versions.jsonl").read_text()
+    (bare / "versions.jsonl").write_text(versions.replace('"corrections": {"weight": {}}', '"corrections": {}'))  # fmt: skip
+    with pytest.raises(CheckpointError, match="fingerprint"):
+        audit_step(bare, step=5, quiet=True)
 
 
 def test_a_budget_does_not_hide_what_nothing_closes(tmp_path):

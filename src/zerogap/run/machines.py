@@ -14,7 +14,8 @@ from zerogap.run.ledger import ForwardScorer, Ledger
 from zerogap.run.numerics import Numerics, settle_numerics
 from zerogap.run.policy import Policy
 from zerogap.run.serving import build_serving
-from zerogap.run.trainers import build_trainer
+from zerogap.run.trainers import build_trainer, exact_version
+from zerogap.run.versions import StepSettings
 from zerogap.weights import WeightVersions
 
 
@@ -48,10 +49,18 @@ class Machines:
         self.ledger = self._build_ledger()
 
     @property
+    def settings(self) -> StepSettings:
+        """What a step that trains now trains with, so that it can be computed again."""
+        return StepSettings(
+            products=self.numerics.trainer,
+            is_exact=self.adaptations.is_exact,
+            corrections=self.adaptations.corrections,
+        )
+
+    @property
     def exact_version(self) -> int | None:
         """Samples of this version carry the trainer's own log-probs; None where nobody promises it."""
-        edits_logits = self._config.rollout.sampling.params().edits_logits
-        return self.version if self.adaptations.is_exact and not edits_logits else None
+        return exact_version(self._config, self.version, self.settings)
 
     # ------------------------------------------------------------ remedies
 

@@ -208,7 +208,10 @@ class TrainingRun:
             published = self.machines.serving.publish(step)
             self.fingerprint = published.fingerprint
             self.files.versions.record(
-                step=step, weight_version=step, fingerprint=published.fingerprint
+                step=step,
+                weight_version=step,
+                fingerprint=published.fingerprint,
+                settings=self.machines.settings if step else None,
             )
             self.engine.resume_memory_occupation()
 
