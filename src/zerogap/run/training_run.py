@@ -5,39 +5,25 @@ number and the checkpoint, so a run that was killed and is started again ends as
 """
 
 import resource
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import torch
 from rich.console import Console
 
 from zerogap.config import RunConfig
-from zerogap.data import (
-    PromptEncoder,
-    PromptItem,
-    PromptStream,
-    build_prompt_sets,
-    check_prompt_lengths,
-)
 from zerogap.errors import NumericsError
 from zerogap.kernels import products
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
 from zerogap.rollout import (
-    Generator,
     Rollouts,
-    Shaping,
     add_rollout_metrics,
-    build_rewards,
     save_rollouts,
 )
 from zerogap.run.adaptations import Adaptations
 from zerogap.run.budget import BudgetController
 from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
-from zerogap.run.collectors import Collectors
-from zerogap.run.evaluate import Evaluation
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import RunFolder
@@ -57,6 +43,7 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
     with_rates,
 )
+from zerogap.run.task import Task
 from zerogap.run.telling import (
     describe_failures,
     describe_sharing,
@@ -89,7 +76,7 @@ class TrainingRun:
         if warning := warning_of_truncation(self.config.rollout.sampling.params()):
             self._console.print(warning)
         self.machines = Machines(self.config, policy, say=self._say)
-        self._build_data()
+        self.task = self._open.enter_context(Task(self.config, policy))
         self._describe()
         state = self._load()
         self._open_files(-1 if state is None else state.step)
@@ -242,7 +229,7 @@ class TrainingRun:
     # ------------------------------------------------------------ evaluation
 
     def _evaluate(self, metrics: StepMetrics) -> None:
-        serving, total = self.machines.serving, self.evaluation.num_completions
+        serving, total = self.machines.serving, self.task.evaluation.num_completions
         if serving.is_copy:
             serving.judge.set_weight_version(self.machines.version)
             serving.judge.resume_memory_occupation()
@@ -253,8 +240,10 @@ class TrainingRun:
             ) as phase,
             products(self.machines.numerics.engine),
         ):
-            self.evaluation.run(
-                self._collectors(serving.judge), metrics=metrics, on_progress=show_generation(phase)
+            self.task.evaluation.run(
+                self.task.collectors(serving.judge),
+                metrics=metrics,
+                on_progress=show_generation(phase),
             )
         # A resumed run has not evaluated: what evaluation left in the cache must not show in the next step's counts.
         serving.judge.flush_cache()
@@ -278,7 +267,7 @@ class TrainingRun:
             step=self.step_number,
             weight_version=machines.version,
             fingerprint=self.fingerprint,
-            prompts=self.stream.state_dict(),
+            prompts=self.task.stream.state_dict(),
             versions=machines.versions.state_dict(),
             oversight=self._oversight.state_dict(),
             adaptations=machines.adaptations.state_dict(),
@@ -303,7 +292,7 @@ class TrainingRun:
             latest, machines.policy.model, history=machines.serving.history
         )
         machines.trainer.load_state_dict(trainer_state)
-        self.stream.load_state_dict(state.prompts)
+        self.task.stream.load_state_dict(state.prompts)
         machines.versions.load_state_dict(state.versions)
         machines.version = self._checkpointed_step = state.step
         return state
@@ -343,31 +332,12 @@ class TrainingRun:
 
     # ------------------------------------------------------------ setting up
 
-    def _build_data(self) -> None:
-        config, policy = self.config, self.machines.policy
-        sets = build_prompt_sets(config.data)
-        self._encode = PromptEncoder(policy.tokenizer, config.prompt)
-        self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
-        self.evaluation = Evaluation.of_recipe(config, sets.evaluation)
-        self._rewards = build_rewards(config.reward, score=sets.score)
-        self._open.callback(self._rewards.close)
-        self._check_prompts([*sets.train, *self.evaluation.items])
-        self._num_train_prompts = len(sets.train)
-
-    def _check_prompts(self, items: Sequence[PromptItem]) -> None:
-        room = self.machines.policy.model.config.max_positions
-        longest = max(
-            self.config.rollout.sampling.max_new_tokens,
-            self.config.evaluate_sampling.max_new_tokens,
-        )
-        check_prompt_lengths(items, self._encode, max_prompt_tokens=room - longest)
-
     def _describe(self) -> None:
         policy = self.machines.policy
         num_parameters = sum(p.numel() for p in policy.model.parameters())
         self._say(
             f"policy: {num_parameters / 1e6:.1f} M parameters, vocabulary {policy.vocab_limit:,}; "
-            f"prompts: {self._num_train_prompts} to train, {len(self.evaluation.items)} held out; folder: {self.folder.path}"
+            f"prompts: {self.task.num_prompts} to train, {len(self.task.evaluation.items)} held out; folder: {self.folder.path}"
         )
 
     def _open_files(self, resumed_step: int) -> None:
@@ -384,24 +354,12 @@ class TrainingRun:
         )
         self._gatherer = build_gatherer(
             config,
-            self.stream,
-            lambda: self._collectors(self.engine, build_shapings(config)),
+            self.task.stream,
+            lambda: self.task.collectors(self.engine, build_shapings(config)),
             self.machines.policy,
-            encode=self._encode,
+            encode=self.task.encode,
             spans=self.files.spans,
             progress=self._progress,
-        )
-
-    def _collectors(
-        self, engine: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
-    ) -> Collectors:
-        return Collectors(
-            policy=self.machines.policy,
-            engine=engine,
-            rewards=self._rewards,
-            encode=self._encode,
-            seed=self.config.run.seed,
-            shapings=shapings,
         )
 
     # ------------------------------------------------------------ telling

@@ -1,0 +1,68 @@
+"""What a run is about: prompts to train on and to be judged by, how they become ids, and how answers are graded."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, TracebackType
+
+from zerogap.config import RunConfig
+from zerogap.data import (
+    PromptEncoder,
+    PromptItem,
+    PromptStream,
+    build_prompt_sets,
+    check_prompt_lengths,
+)
+from zerogap.rollout import Generator, Shaping, build_rewards
+from zerogap.run.collectors import Collectors
+from zerogap.run.evaluate import Evaluation
+from zerogap.run.policy import Policy
+
+
+class Task:
+    """Data and rewards of a recipe. A context manager; owns the workers that grade."""
+
+    def __init__(self, config: RunConfig, policy: Policy) -> None:
+        """Read the data and check that every prompt fits.
+
+        Raises:
+            DataError, ConfigError: the data cannot be read, or a prompt leaves no room for its completion.
+        """
+        sets = build_prompt_sets(config.data)
+        self._policy, self._seed = policy, config.run.seed
+        self.encode = PromptEncoder(policy.tokenizer, config.prompt)
+        self.num_prompts = len(sets.train)
+        """To train on."""
+        self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
+        self.evaluation = Evaluation.of_recipe(config, sets.evaluation)
+        self._check_lengths(config, [*sets.train, *self.evaluation.items])
+        self._rewards = build_rewards(config.reward, score=sets.score)
+
+    def __enter__(self) -> "Task":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._rewards.close()
+
+    def collectors(
+        self, engine: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
+    ) -> Collectors:
+        """Those that ask ``engine``; training adds shapings to what the verifier says."""
+        return Collectors(
+            policy=self._policy,
+            engine=engine,
+            rewards=self._rewards,
+            encode=self.encode,
+            seed=self._seed,
+            shapings=shapings,
+        )
+
+    def _check_lengths(self, config: RunConfig, items: Sequence[PromptItem]) -> None:
+        room = self._policy.model.config.max_positions
+        longest = max(
+            config.rollout.sampling.max_new_tokens, config.evaluate_sampling.max_new_tokens
+        )
+        check_prompt_lengths(items, self.encode, max_prompt_tokens=room - longest)
