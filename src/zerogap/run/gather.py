@@ -1,6 +1,6 @@
 """What a step trains on: completions that an engine draws, or the data set's own answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from zerogap.algorithms import overlong_penalties
 from zerogap.config import DAPOLossConfig, LossConfig, RolloutConfig, RunConfig
-from zerogap.data import AnswerEncoder, PromptItem, PromptStream
+from zerogap.data import AnswerEncoder, PromptStream
 from zerogap.obs import Progress, Spans, StepMetrics
 from zerogap.rollout import (
     Demonstrations,
@@ -20,6 +20,7 @@ from zerogap.rollout import (
 from zerogap.run.collectors import Collectors
 from zerogap.run.policy import Policy
 from zerogap.run.progress import show_generation
+from zerogap.run.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +124,10 @@ class DemonstrationGatherer:
 
 def build_gatherer(
     config: RunConfig,
-    stream: PromptStream,
+    task: Task,
     collectors: Callable[[], Collectors],
     policy: Policy,
     *,
-    encode: Callable[[PromptItem], Sequence[int]],
     spans: Spans,
     progress: Progress,
 ) -> Gatherer:
@@ -135,25 +135,28 @@ def build_gatherer(
 
     Args:
         config: the recipe.
-        stream: training prompts.
+        task: training prompts.
         collectors: those of the engine that samples now.
         policy: encodes reference answers.
-        encode: prompt ids of an item.
         spans: times ``generate`` and ``reward``.
         progress: shows both.
+
+    Raises:
+        DataError: prompts whose answers cannot be trained on, all in one message.
     """
     if config.loss.trains_on_completions:
         return CompletionGatherer(
-            stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
+            task.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
         )
     records = Demonstrations(
-        encode=encode,
+        encode=task.encode,
         encode_answer=AnswerEncoder(
             policy.tokenizer, chat=config.prompt.chat, eos_token_ids=policy.eos_token_ids
         ),
         compares_answers=config.loss.compares_answers,
     )
-    return DemonstrationGatherer(stream, records, num_prompts=config.rollout.prompts_per_step)
+    records.check(task.items, max_tokens=policy.model.config.max_positions)
+    return DemonstrationGatherer(task.stream, records, num_prompts=config.rollout.prompts_per_step)
 
 
 def build_shapings(config: RunConfig) -> dict[str, Shaping]:

@@ -29,7 +29,7 @@ class Task:
         sets = build_prompt_sets(config.data)
         self._policy, self._seed = policy, config.run.seed
         self.encode = PromptEncoder(policy.tokenizer, config.prompt)
-        self.num_prompts = len(sets.train)
+        self.items = sets.train
         """To train on."""
         self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
         self.evaluation = Evaluation.of_recipe(config, sets.evaluation)

@@ -337,7 +337,7 @@ class TrainingRun:
         num_parameters = sum(p.numel() for p in policy.model.parameters())
         self._say(
             f"policy: {num_parameters / 1e6:.1f} M parameters, vocabulary {policy.vocab_limit:,}; "
-            f"prompts: {self.task.num_prompts} to train, {len(self.task.evaluation.items)} held out; folder: {self.folder.path}"
+            f"prompts: {len(self.task.items)} to train, {len(self.task.evaluation.items)} held out; folder: {self.folder.path}"
         )
 
     def _open_files(self, resumed_step: int) -> None:
@@ -354,10 +354,9 @@ class TrainingRun:
         )
         self._gatherer = build_gatherer(
             config,
-            self.task.stream,
+            self.task,
             lambda: self.task.collectors(self.engine, build_shapings(config)),
             self.machines.policy,
-            encode=self.task.encode,
             spans=self.files.spans,
             progress=self._progress,
         )
