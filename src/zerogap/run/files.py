@@ -1,6 +1,6 @@
 """The files that a run writes line by line, opened at the place where it goes on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -38,20 +38,24 @@ class RunFiles:
             resumed_step: lines of later steps go, as those steps will be done again; -1 keeps none.
             console: gets a line a step; None for a quiet run.
         """
-        self._open = ExitStack()
-        events = self._jsonl(folder.events, None)
-        self.spans = Spans(events.write)
-        self.ledger = self._jsonl(folder.ledger, resumed_step)
-        self.alarms = self._jsonl(folder.alarms, resumed_step)
-        self.versions = VersionLog(folder.versions, resumed_step=resumed_step)
-        self._open.callback(self.versions.close)
-        self._sinks: Sequence[MetricSink] = [
-            JsonlSink(folder.metrics, resumed_step=resumed_step),
-            *([] if console is None else [ConsoleSink(console, total_steps=config.run.steps)]),
-            *([TensorBoardSink(folder.tensorboard, resumed_step=resumed_step)] if config.obs.tensorboard else []),
-        ]  # fmt: skip
-        for sink in self._sinks:
-            self._open.callback(sink.close)
+        with ExitStack() as opening:
+
+            def jsonl(path: Path, keep_until_step: int | None) -> JsonlFile:
+                return opening.enter_context(JsonlFile(path, keep_until_step=keep_until_step))
+
+            self.spans = Spans(jsonl(folder.events, None).write)
+            self.ledger = jsonl(folder.ledger, resumed_step)
+            self.alarms = jsonl(folder.alarms, resumed_step)
+            self.versions = VersionLog(folder.versions, resumed_step=resumed_step)
+            opening.callback(self.versions.close)
+            self._sinks: list[MetricSink] = [JsonlSink(folder.metrics, resumed_step=resumed_step)]
+            if console is not None:
+                self._sinks.append(ConsoleSink(console, total_steps=config.run.steps))
+            if config.obs.tensorboard:
+                self._sinks.append(TensorBoardSink(folder.tensorboard, resumed_step=resumed_step))
+            for sink in self._sinks:
+                opening.callback(sink.close)
+            self._open = opening.pop_all()
 
     def write_step(self, step: int, weight_version: int, metrics: Mapping[str, float]) -> None:
         """A step's metrics, into every sink."""
@@ -61,8 +65,3 @@ class RunFiles:
     def close(self) -> None:
         """Close all; a second call does nothing."""
         self._open.close()
-
-    def _jsonl(self, path: Path, resumed_step: int | None) -> JsonlFile:
-        file = JsonlFile(path, keep_until_step=resumed_step)
-        self._open.callback(file.close)
-        return file

@@ -8,7 +8,7 @@ import numpy as np
 
 from zerogap.algorithms import overlong_penalties
 from zerogap.config import DAPOLossConfig, LossConfig, RolloutConfig, RunConfig
-from zerogap.data import AnswerEncoder, PromptStream
+from zerogap.data import PromptStream
 from zerogap.obs import Progress, Spans, StepMetrics
 from zerogap.rollout import (
     Demonstrations,
@@ -18,7 +18,6 @@ from zerogap.rollout import (
     collect_dynamically,
 )
 from zerogap.run.collectors import Collectors
-from zerogap.run.policy import Policy
 from zerogap.run.progress import show_generation
 from zerogap.run.task import Task
 
@@ -126,7 +125,6 @@ def build_gatherer(
     config: RunConfig,
     task: Task,
     collectors: Callable[[], Collectors],
-    policy: Policy,
     *,
     spans: Spans,
     progress: Progress,
@@ -137,26 +135,16 @@ def build_gatherer(
         config: the recipe.
         task: training prompts.
         collectors: those of the engine that samples now.
-        policy: encodes reference answers.
         spans: times ``generate`` and ``reward``.
         progress: shows both.
-
-    Raises:
-        DataError: prompts whose answers cannot be trained on, all in one message.
     """
-    if config.loss.trains_on_completions:
+    if task.answers is None:
         return CompletionGatherer(
             task.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
         )
-    records = Demonstrations(
-        encode=task.encode,
-        encode_answer=AnswerEncoder(
-            policy.tokenizer, chat=config.prompt.chat, eos_token_ids=policy.eos_token_ids
-        ),
-        compares_answers=config.loss.compares_answers,
+    return DemonstrationGatherer(
+        task.stream, task.answers, num_prompts=config.rollout.prompts_per_step
     )
-    records.check(task.items, max_tokens=policy.model.config.max_positions)
-    return DemonstrationGatherer(task.stream, records, num_prompts=config.rollout.prompts_per_step)
 
 
 def build_shapings(config: RunConfig) -> dict[str, Shaping]:

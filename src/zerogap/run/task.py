@@ -5,13 +5,14 @@ from types import MappingProxyType, TracebackType
 
 from zerogap.config import RunConfig
 from zerogap.data import (
+    AnswerEncoder,
     PromptEncoder,
     PromptItem,
     PromptStream,
     build_prompt_sets,
     check_prompt_lengths,
 )
-from zerogap.rollout import Generator, Shaping, build_rewards
+from zerogap.rollout import Demonstrations, Generator, Shaping, build_rewards
 from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
@@ -24,7 +25,7 @@ class Task:
         """Read the data and check that every prompt fits.
 
         Raises:
-            DataError, ConfigError: the data cannot be read, or a prompt leaves no room for its completion.
+            DataError, ConfigError: the data cannot be read, a prompt leaves no room for its completion, or an answer cannot be trained on.
         """
         sets = build_prompt_sets(config.data)
         self._policy, self._seed = policy, config.run.seed
@@ -34,6 +35,8 @@ class Task:
         self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
         self.evaluation = Evaluation.of_recipe(config, sets.evaluation)
         self._check_lengths(config, [*sets.train, *self.evaluation.items])
+        self.answers = self._build_answers(config)
+        """Makes records of reference answers, where the loss trains on those."""
         self._rewards = build_rewards(config.reward, score=sets.score)
 
     def __enter__(self) -> "Task":
@@ -59,6 +62,20 @@ class Task:
             seed=self._seed,
             shapings=shapings,
         )
+
+    def _build_answers(self, config: RunConfig) -> Demonstrations | None:
+        if config.loss.trains_on_completions:
+            return None
+        policy = self._policy
+        answers = Demonstrations(
+            encode=self.encode,
+            encode_answer=AnswerEncoder(
+                policy.tokenizer, chat=config.prompt.chat, eos_token_ids=policy.eos_token_ids
+            ),
+            compares_answers=config.loss.compares_answers,
+        )
+        answers.check(self.items, max_tokens=policy.model.config.max_positions)
+        return answers
 
     def _check_lengths(self, config: RunConfig, items: Sequence[PromptItem]) -> None:
         room = self._policy.model.config.max_positions

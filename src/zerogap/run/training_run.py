@@ -68,6 +68,17 @@ class TrainingRun:
         self._checkpointed_step = -1
 
     def __enter__(self) -> "TrainingRun":
+        try:
+            self._begin()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def _begin(self) -> None:
         self.folder.open(self.config)
         # Nothing here draws from torch's global stream; user code (rewards, environments) may, and must be resumable.
         torch.manual_seed(self.config.run.seed)
@@ -85,10 +96,6 @@ class TrainingRun:
             self._evaluate_start()
         else:
             self._resume(state)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
 
     @property
     def step_number(self) -> int:
@@ -356,7 +363,6 @@ class TrainingRun:
             config,
             self.task,
             lambda: self.task.collectors(self.engine, build_shapings(config)),
-            self.machines.policy,
             spans=self.files.spans,
             progress=self._progress,
         )
