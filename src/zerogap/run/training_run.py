@@ -191,6 +191,8 @@ class TrainingRun:
         metrics.add_all(trained_gap(samples, trained.old_log_probs))
         if step == 1:
             self._say(describe_sharing(trained))
+        if trained.critic is not None and trained.critic.is_alone:
+            self._say(f"step {step}: the critic trains alone; the policy's weights stay")
         if warning := warning_of_audit(step, trained.audit):
             self._console.print(warning)
         return trained
