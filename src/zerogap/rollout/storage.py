@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from zerogap.errors import DataError
-from zerogap.types import FinishReason, Outcome, Sample
+from zerogap.types import SAMPLE_COLUMNS, FinishReason, Outcome, Sample
 
 COLUMNS_FILE, SAMPLES_FILE, TRAINER_FILE = (
     "columns.safetensors",
@@ -28,14 +28,6 @@ COLUMNS_FILE, SAMPLES_FILE, TRAINER_FILE = (
     "trainer.safetensors",
 )
 
-_COLUMNS = {
-    "token_ids": np.int32,
-    "source": np.uint8,
-    "loss_mask": np.bool_,
-    "rollout_log_probs": np.float32,
-    "kept_log_mass": np.float32,
-    "weight_version": np.int32,
-}
 _SCALARS = ("group_id", "rollout_id", "temperature", "outcome_detail", "reward", "seed", "text")
 
 
@@ -90,7 +82,7 @@ def load_rollouts(folder: Path) -> list[Sample]:
 def _flat_columns(samples: Sequence[Sample]) -> dict[str, np.ndarray]:
     flat = {
         name: np.concatenate([np.empty(0, dtype), *(getattr(s, name) for s in samples)])
-        for name, dtype in _COLUMNS.items()
+        for name, dtype in SAMPLE_COLUMNS.items()
     }
     turns = [turn for s in samples for turn in s.turns]
     return flat | {
@@ -120,7 +112,7 @@ def _line(sample: Sample) -> dict[str, Any]:
 def _sample(flat: Mapping[str, np.ndarray], record: Mapping[str, Any], place: int) -> Sample:
     start, end = flat["offsets"][place : place + 2]
     first, last = flat["turn_offsets"][place : place + 2]
-    fields: dict[str, Any] = {name: flat[name][start:end] for name in _COLUMNS}
+    fields: dict[str, Any] = {name: flat[name][start:end] for name in SAMPLE_COLUMNS}
     fields |= {name: record[name] for name in _SCALARS}
     return Sample(
         **fields,

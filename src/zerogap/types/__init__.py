@@ -11,10 +11,11 @@ from zerogap.types.generation import (
     WeightVersionSpan,
 )
 from zerogap.types.outcome import Outcome
-from zerogap.types.sample import Group, Sample, Source
+from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source
 from zerogap.types.sampling import SamplingParams
 
 __all__ = [
+    "SAMPLE_COLUMNS",
     "Exclusion",
     "FinishReason",
     "GenerateOutput",

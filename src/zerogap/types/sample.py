@@ -21,7 +21,7 @@ class Source(IntEnum):
     """Part of a reference answer: nobody sampled it, and it trains all the same."""
 
 
-_COLUMNS = {
+SAMPLE_COLUMNS = {
     "token_ids": np.int32,
     "source": np.uint8,
     "loss_mask": np.bool_,
@@ -29,6 +29,7 @@ _COLUMNS = {
     "kept_log_mass": np.float32,
     "weight_version": np.int32,
 }
+"""The fields of a sample that have an entry a token, and their types; on disk too."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,14 +74,14 @@ class Sample:
     """The completion decoded, for people; never tokenised again."""
 
     def __post_init__(self) -> None:
-        for name, dtype in _COLUMNS.items():
+        for name, dtype in SAMPLE_COLUMNS.items():
             column = np.ascontiguousarray(getattr(self, name), dtype=dtype)
             column.setflags(write=False)
             object.__setattr__(self, name, column)
         self._check()
 
     def _check(self) -> None:
-        lengths = {name: getattr(self, name).shape for name in _COLUMNS}
+        lengths = {name: getattr(self, name).shape for name in SAMPLE_COLUMNS}
         if len(set(lengths.values())) != 1 or self.token_ids.ndim != 1:
             msg = f"rollout {self.rollout_id}: columns differ in length: {lengths}; every column needs one entry a token"
             raise DataError(msg)
@@ -240,12 +241,14 @@ class Sample:
             "weight_version": np.full(num_new, weight_version),
         }
         turn = ((len(self), len(self) + num_new),) if is_sampled else ()
-        columns = {name: np.concatenate([getattr(self, name), new[name]]) for name in _COLUMNS}
+        columns = {
+            name: np.concatenate([getattr(self, name), new[name]]) for name in SAMPLE_COLUMNS
+        }
         return replace(self, **columns, turns=self.turns + turn)
 
     def slice(self, start: int, end: int) -> "Sample":
         """Tokens ``[start, end)`` with all their columns; turns are cut to it."""
-        columns = {name: getattr(self, name)[start:end] for name in _COLUMNS}
+        columns = {name: getattr(self, name)[start:end] for name in SAMPLE_COLUMNS}
         cut = ((max(a, start) - start, min(b, end) - start) for a, b in self.turns)
         return replace(self, **columns, turns=tuple((a, b) for a, b in cut if a < b))
 
