@@ -1,4 +1,7 @@
-"""What each kind of loss is made of: which terms, which denominator, what it must know beforehand. R targets."""
+"""What each kind of loss computes of a micro-batch. R targets.
+
+What it needs beforehand is in ``requirements``.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +10,6 @@ import torch
 from torch import Tensor
 
 from zerogap.algorithms import (
-    Denominator,
     Surrogate,
     cispo_surrogate,
     clipped_surrogate,
@@ -20,7 +22,6 @@ from zerogap.algorithms import (
     top_k_kl,
     weighted_log_probs,
 )
-from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import (
     CISPOLossConfig,
     DAPOLossConfig,
@@ -37,42 +38,8 @@ from zerogap.config.loss import (
     SFTLossConfig,
 )
 from zerogap.train.packing import MicroBatch
+from zerogap.train.requirements import has_policy_ratio
 from zerogap.train.step_state import StepState
-
-
-def is_top_k(loss: LossConfig) -> bool:
-    """Whether the loss is a KL over several ids a token instead of a function of the drawn token's log-prob."""
-    return isinstance(loss, DistillationLossConfig) and loss.estimator == "top_k"
-
-
-def has_policy_ratio(loss: LossConfig) -> bool:
-    """Whether the loss compares log-probs with those at the start of the step."""
-    return loss.trains_on_completions and not is_top_k(loss)
-
-
-def needs_old_first(loss: LossConfig, corrections: CorrectionsConfig) -> bool:
-    """Whether all log-probs at the start of the step must be known before the first update's forward pass."""
-    is_in_reward = (
-        isinstance(loss, PolicyLoss) and loss.kl.kind != "none" and loss.kl.place == "reward"
-    )
-    is_advantage = isinstance(loss, DistillationLossConfig) and loss.estimator == "sampled"
-    return corrections.needs_old_log_probs or is_in_reward or is_advantage
-
-
-def denominator_of(loss: LossConfig) -> tuple[Denominator, int | None]:
-    """Kind and constant for ``loss_denominators``.
-
-    DPO is not here: it divides by its pairs.
-    """
-    match loss:
-        case GRPOLossConfig():
-            return loss.denominator, loss.constant_denominator
-        case DrGRPOLossConfig():
-            return "constant", loss.constant_denominator
-        case GSPOLossConfig():
-            return "record", None
-        case _:
-            return "token", None
 
 
 def samples_with_signal(step: StepState, loss: LossConfig) -> np.ndarray:

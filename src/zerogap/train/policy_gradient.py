@@ -9,10 +9,11 @@ from zerogap.config.train import TrainConfig
 from zerogap.kernels import gradients_in_place
 from zerogap.models import CausalLM
 from zerogap.train.forward import score_candidates, score_micro_batch, scores
-from zerogap.train.objective import Candidates, is_top_k, micro_batch_loss
+from zerogap.train.objective import Candidates, micro_batch_loss
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import UpdatePlan
 from zerogap.train.preferences import weigh_preferences
+from zerogap.train.requirements import is_top_k
 from zerogap.train.step_state import StepState
 from zerogap.train.teacher import Teacher
 

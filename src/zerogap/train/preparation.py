@@ -20,18 +20,18 @@ from zerogap.train.advantages import decide_advantages
 from zerogap.train.critic import Critic
 from zerogap.train.forward import scores
 from zerogap.train.metrics import TrainProgress
-from zerogap.train.objective import (
-    denominator_of,
-    has_policy_ratio,
-    is_top_k,
-    needs_old_first,
-    samples_with_signal,
-)
+from zerogap.train.objective import samples_with_signal
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.packing import MicroBatch
 from zerogap.train.participants import take_part
 from zerogap.train.plan import UpdatePlan, pack_members, plan_update
 from zerogap.train.preferences import preference_pairs
+from zerogap.train.requirements import (
+    denominator_of,
+    has_policy_ratio,
+    is_top_k,
+    needs_old_first,
+)
 from zerogap.train.step_state import StepState
 from zerogap.train.teacher import Teacher
 from zerogap.types import Sample

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from zerogap.config.corrections import CorrectionsConfig
-from zerogap.config.loss import DistillationLossConfig, LossConfig, PPOLossConfig
+from zerogap.config.loss import LossConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
-from zerogap.errors import CheckpointError, ConfigError
+from zerogap.errors import CheckpointError
 from zerogap.models import CausalLM
 from zerogap.train.critic import Critic
 from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
-from zerogap.train.objective import is_top_k
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.optimizer import Optimizer
 from zerogap.train.policy_gradient import PolicyGradient
 from zerogap.train.preparation import Preparation
+from zerogap.train.requirements import check_corrections, check_models
 from zerogap.train.schedule import learning_rate_at
 from zerogap.train.scoring import score_samples
 from zerogap.train.step_state import StepState
@@ -66,7 +66,7 @@ class Trainer:
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
             teacher: given exactly when the loss is distillation.
         """
-        _check_models(loss, reference, teacher)
+        check_models(loss, reference, teacher)
         self.model, self._config, self._loss = model, config, loss
         self._total_steps, self._vocab_limit = total_steps, vocab_limit
         self._num_steps = 0
@@ -100,7 +100,7 @@ class Trainer:
         Raises:
             ConfigError: this loss has nothing that they could correct.
         """
-        _check_corrections(self._loss, corrections)
+        check_corrections(self._loss, corrections)
         self._preparation = replace(self._preparation, corrections=corrections)
         self._gradient.off_policy_kl = corrections.off_policy_kl
 
@@ -244,26 +244,3 @@ class Trainer:
             exact_version=exact_version,
             on_progress=on_progress,
         )
-
-
-def _check_models(loss: LossConfig, reference: CausalLM | None, teacher: Teacher | None) -> None:
-    """Refuse a loss without the models that it needs, and models that nothing uses."""
-    if (reference is not None) != loss.needs_reference:
-        given = "no reference model" if reference is None else "a reference model"
-        needs = "needs" if loss.needs_reference else "does not need"
-        msg = f"this {loss.kind} loss {needs} the frozen initial policy, and {given} was given; a reference goes with a KL penalty or with dpo: give both or neither"
-        raise ConfigError(msg)
-    if (teacher is not None) != isinstance(loss, DistillationLossConfig):
-        given = "no teacher" if teacher is None else "a teacher"
-        msg = f"a {loss.kind} loss with {given}: distillation follows a teacher and nothing else does; give both or neither"
-        raise ConfigError(msg)
-
-
-def _check_corrections(loss: LossConfig, corrections: CorrectionsConfig) -> None:
-    """Refuse corrections that cannot be."""
-    if corrections != _NONE and not loss.trains_on_completions:
-        msg = f"corrections with a {loss.kind} loss: it trains on the data set's answers, which no engine drew, so there is nothing to correct; leave them out"
-        raise ConfigError(msg)
-    if corrections.off_policy_kl is not None and is_top_k(loss):
-        msg = f"corrections.off_policy_kl = {corrections.off_policy_kl} with top_k distillation: it drops records of negative advantage, and a KL over several ids has none; leave it out"
-        raise ConfigError(msg)
