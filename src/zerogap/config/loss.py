@@ -63,6 +63,13 @@ class PolicyLoss(Objective):
         return self.kl.kind != "none"
 
 
+class _WithinGroup(Objective):
+    @property
+    def compares_within_group(self) -> bool:
+        """Whether the advantage of a completion needs others of the same prompt."""
+        return True
+
+
 class _ClippedLoss(PolicyLoss):
     clip_low: float = Field(0.2, ge=0, lt=1)
     """Policy ratios below 1 - clip_low give no further gradient."""
@@ -72,7 +79,7 @@ class _ClippedLoss(PolicyLoss):
     """Bound on the ratio where the advantage is negative; without it such a token's loss is unbounded."""
 
 
-class GRPOLossConfig(_ClippedLoss):
+class GRPOLossConfig(_WithinGroup, _ClippedLoss):
     """PPO's clipped objective on advantages relative to the group (https://arxiv.org/abs/2402.03300)."""
 
     kind: Literal["grpo"] = "grpo"
@@ -93,24 +100,14 @@ class GRPOLossConfig(_ClippedLoss):
                 '"constant", and that one needs it; set both (rollout.sampling.max_new_tokens is the usual length), or neither'
             )
 
-    @property
-    def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
-        return True
 
-
-class DrGRPOLossConfig(_ClippedLoss):
+class DrGRPOLossConfig(_WithinGroup, _ClippedLoss):
     """GRPO without its two biases: no standard deviation, a constant denominator (https://arxiv.org/abs/2503.20783)."""
 
     kind: Literal["dr_grpo"]
     """Which objective."""
     constant_denominator: int = Field(ge=1)
     """Tokens a record counts as; rollout.sampling.max_new_tokens is the usual length."""
-
-    @property
-    def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
-        return True
 
 
 class DynamicSamplingConfig(Section):
@@ -129,7 +126,7 @@ class OverlongConfig(Section):
     """Taken off the reward of a completion that reaches the limit."""
 
 
-class DAPOLossConfig(_ClippedLoss):
+class DAPOLossConfig(_WithinGroup, _ClippedLoss):
     """Clip-higher, token denominator, dynamic sampling, overlong shaping (https://arxiv.org/abs/2503.14476)."""
 
     kind: Literal["dapo"]
@@ -141,13 +138,8 @@ class DAPOLossConfig(_ClippedLoss):
     overlong: OverlongConfig | None = None
     """Punish completions near the limit; none: only what the reward function does."""
 
-    @property
-    def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
-        return True
 
-
-class GSPOLossConfig(PolicyLoss):
+class GSPOLossConfig(_WithinGroup, PolicyLoss):
     """One ratio a record, the geometric mean of its tokens' (https://arxiv.org/abs/2507.18071)."""
 
     kind: Literal["gspo"]
@@ -159,13 +151,8 @@ class GSPOLossConfig(PolicyLoss):
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
 
-    @property
-    def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
-        return True
 
-
-class CISPOLossConfig(PolicyLoss):
+class CISPOLossConfig(_WithinGroup, PolicyLoss):
     """A clipped, detached policy ratio as weight of the log-prob (https://arxiv.org/abs/2506.13585)."""
 
     kind: Literal["cispo"]
@@ -177,22 +164,12 @@ class CISPOLossConfig(PolicyLoss):
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
 
-    @property
-    def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
-        return True
 
-
-class RLOOLossConfig(PolicyLoss):
+class RLOOLossConfig(_WithinGroup, PolicyLoss):
     """REINFORCE with the mean reward of the other members as baseline (https://arxiv.org/abs/2402.14740)."""
 
     kind: Literal["rloo"]
     """Which objective."""
-
-    @property
-    def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
-        return True
 
 
 class ReinforcePlusPlusLossConfig(_ClippedLoss):
