@@ -18,6 +18,7 @@ from zerogap.algorithms.distillation import KLDirection, distillation_advantages
 from zerogap.algorithms.dpo import DPOTerms, dpo_coefficients
 from zerogap.algorithms.kl import KLKind, kl_estimate, kl_penalties
 from zerogap.algorithms.ledger import (
+    REPLAYED,
     Attribution,
     LedgerStatistics,
     Rungs,
@@ -52,6 +53,7 @@ from zerogap.algorithms.token_advantages import (
 from zerogap.algorithms.values import value_surrogate
 
 __all__ = [
+    "REPLAYED",
     "Attribution",
     "CorrectionStatistics",
     "Corrections",

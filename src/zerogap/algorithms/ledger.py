@@ -28,6 +28,9 @@ from zerogap.algorithms.mismatch import GapStatistics
 from zerogap.errors import NumericsError
 from zerogap.obs import GAP_SOURCES
 
+REPLAYED = ("tokens",)
+"""Sources that a replay closes for the loss. Ids travel, so it never sees a text encoded again."""
+
 _FLOAT32_EPSILON = 2.0**-23
 
 
@@ -136,13 +139,13 @@ def check_telescopes(
 
 
 def ledger_statistics(
-    attributions: Sequence[Attribution], *, replayed: Collection[str] = ("tokens",)
+    attributions: Sequence[Attribution], *, replayed: Collection[str] = REPLAYED
 ) -> LedgerStatistics | None:
     """Statistics of each source over the attributed tokens of all records; None if there is none.
 
     Args:
         attributions: of the audited records.
-        replayed: sources that a replay closes for the loss. Ids travel, so ``tokens`` always is one.
+        replayed: sources that a replay closes for the loss.
     """
     if not any(one.is_attributed.any() for one in attributions):
         return None

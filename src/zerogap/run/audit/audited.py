@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from zerogap.algorithms import REPLAYED
 from zerogap.obs import GAP_SOURCES
 from zerogap.run.ledger import AuditedRecord, LedgerEntry
-
-REPLAYED = ("tokens",)
-"""Sources that a replay closes for the loss: ids travel, so it never sees a text encoded again."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,7 +9,7 @@ from zerogap.data import reencode
 from zerogap.errors import CheckpointError
 from zerogap.kernels import products
 from zerogap.obs import Progress
-from zerogap.run.audit.audited import REPLAYED, Audit
+from zerogap.run.audit.audited import Audit
 from zerogap.run.audit.recorded import RecordedRun
 from zerogap.run.audit.rewind import Rewound, rewind, use_threads_of
 from zerogap.run.ledger import AuditedRecord, ForwardScorer, LedgerEntry, climb
@@ -47,7 +47,7 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
         run=run_dir.resolve().name,
         origin=rewound.origin,
         is_proven=rewound.is_proven,
-        entry=LedgerEntry.of(records, step=step, version=rewound.version, replayed=REPLAYED),
+        entry=LedgerEntry.of(records, step=step, version=rewound.version),
         records=records,
         recorded={k: v for k, v in run.metrics(step).items() if k.startswith("gap/")},
         decode_token=lambda token_id: rewound.policy.detokenize([token_id], False),

@@ -1,12 +1,18 @@
 """One step of the ledger, as a line of ``ledger.jsonl`` and as metrics."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from zerogap.algorithms import GapStatistics, LedgerStatistics, SourceStatistics, ledger_statistics
+from zerogap.algorithms import (
+    REPLAYED,
+    GapStatistics,
+    LedgerStatistics,
+    SourceStatistics,
+    ledger_statistics,
+)
 from zerogap.obs import GAP_SOURCES
 from zerogap.run.ledger.climb import AuditedRecord
 
@@ -51,7 +57,6 @@ class LedgerEntry:
         *,
         step: int,
         version: int,
-        replayed: Collection[str] = ("tokens",),
     ) -> "LedgerEntry":
         """Summed up over records.
 
@@ -59,7 +64,6 @@ class LedgerEntry:
             records: from ``climb``; may be empty.
             step: the one that trains on them.
             version: of the weights that do.
-            replayed: sources that a replay closes for the loss.
         """
         num_tokens = sum(record.num_attributed for record in records)
         attributions = [record.attribution for record in records]
@@ -70,8 +74,8 @@ class LedgerEntry:
             num_tokens=num_tokens,
             num_unattributed=sum(record.num_audited for record in records) - num_tokens,
             num_differing=sum(int(record.is_differing.sum()) for record in records),
-            statistics=ledger_statistics(attributions, replayed=replayed),
-            worst=_worst(records, [s for s in GAP_SOURCES if s not in replayed]),
+            statistics=ledger_statistics(attributions),
+            worst=_worst(records, [s for s in GAP_SOURCES if s not in REPLAYED]),
         )
 
     @property

@@ -26,7 +26,6 @@ class Ledger:
         *,
         reencode: Callable[[np.ndarray], Reencoding],
         seed: int,
-        replayed: Sequence[str] = ("tokens",),
     ) -> None:
         """A ledger of one run.
 
@@ -35,10 +34,9 @@ class Ledger:
             config: how much is audited.
             reencode: decodes ids and encodes the text again.
             seed: of the run; chooses what is audited, together with the step.
-            replayed: sources that a replay closes for the loss. Ids travel, so ``tokens`` always is one.
         """
-        self._scorer, self._config, self._reencode = scorer, config, reencode
-        self._seed, self._replayed = seed, tuple(replayed)
+        self._scorer, self._config = scorer, config
+        self._reencode, self._seed = reencode, seed
 
     def choose(self, samples: Sequence[Sample], *, step: int) -> list[Sample]:
         """The records that are audited: whole ones, valid, with sampled tokens; the same at every call."""
@@ -70,4 +68,4 @@ class Ledger:
         records = (
             climb(chosen, self._scorer, version=version, reencode=self._reencode) if chosen else []
         )
-        return LedgerEntry.of(records, step=step, version=version, replayed=self._replayed)
+        return LedgerEntry.of(records, step=step, version=version)
