@@ -36,11 +36,6 @@ def last_number(text: str) -> Decimal | None:
     return _to_decimal(next(reversed(list(_NUMBER.finditer(text))), None))
 
 
-def first_number(text: str) -> Decimal | None:
-    """The first number in the text."""
-    return _to_decimal(_NUMBER.search(text))
-
-
 def last_word(text: str) -> str:
     """The last run of letters, in lower case; empty if there is none."""
     return next(reversed(_WORD.findall(text)), "").lower()

@@ -118,11 +118,6 @@ class Program:
                 [(c.arguments, i) for c in calls for i, a in enumerate(c.arguments) if a == pointer]
             )
 
-    @property
-    def num_calls(self) -> int:
-        """Kernel calls a run."""
-        return len(self._calls)
-
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
         """The output for inputs of the recorded shapes; overwritten by the next run of any program of the arena.
 

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from zerogap.errors import CheckpointError, NumericsError
@@ -54,12 +53,7 @@ class JsonlFile:
     def __enter__(self) -> "JsonlFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -4,7 +4,7 @@ import re
 from decimal import Decimal
 
 from zerogap.data import PromptItem, TaskScore
-from zerogap.data.answers import first_number, last_number
+from zerogap.data.answers import last_number
 from zerogap.errors import RewardFailed
 from zerogap.rollout.rewards import RewardFunction
 from zerogap.types import Sample
@@ -18,11 +18,6 @@ def exact_reward(completion: str, item: PromptItem, sample: Sample) -> float:
 def last_number_reward(completion: str, item: PromptItem, sample: Sample) -> float:
     """1 if the last number in the text is the answer; 1200, 1,200 and 1200.0 are one number."""
     return float(last_number(completion) == _reference_number(item))
-
-
-def first_number_reward(completion: str, item: PromptItem, sample: Sample) -> float:
-    """1 if the first number in the text is the answer; for base models that go on after it."""
-    return float(first_number(completion) == _reference_number(item))
 
 
 def build_regex_reward(pattern: str) -> RewardFunction:

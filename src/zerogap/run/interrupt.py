@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class Interrupt:
@@ -26,12 +26,7 @@ class Interrupt:
                 return self
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

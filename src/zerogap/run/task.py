@@ -1,7 +1,7 @@
 """What a run is about: prompts to train on and to be judged by, how they become ids, and how answers are graded."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from zerogap.config import RunConfig
 from zerogap.data import (
@@ -42,12 +42,7 @@ class Task:
     def __enter__(self) -> "Task":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._rewards.close()
 
     def collectors(

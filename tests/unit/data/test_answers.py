@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from zerogap.data.answers import (
     character_credit,
-    first_number,
     last_number,
     last_word,
     sequence_credit,
@@ -33,10 +32,6 @@ from zerogap.data.answers import (
 )
 def test_last_number(text, number):
     assert last_number(text) == (None if number is None else Decimal(number))
-
-
-def test_first_number_is_the_first():
-    assert first_number("12 and 13") == 12
 
 
 @given(st.text())

@@ -14,7 +14,6 @@ from zerogap.config.reward import (
 from zerogap.data import PromptItem
 from zerogap.errors import ConfigError, RewardFailed
 from zerogap.rollout import DirectRewards, RewardRequest, RewardResult, build_rewards
-from zerogap.rollout.comparisons import first_number_reward
 from zerogap.rollout.rewards import checked_result
 
 
@@ -44,10 +43,6 @@ def value(rewards, completion, answer="12"):
 )
 def test_comparisons_with_the_reference_answer(config, completion, reward):
     assert value(build_rewards(config), completion) == reward
-
-
-def test_first_number_ignores_what_comes_later():
-    assert value(DirectRewards(first_number_reward), "12\nWhat is 3?") == 1
 
 
 @pytest.mark.parametrize(
