@@ -137,7 +137,7 @@ def test_decode_steps_are_recorded_in_both_precisions(precision):
     engine = tiny_engine(tiny_model("qwen3", precision=precision))
     engine.generate(requests(1.0))
     assert engine._runner._programs.why_not is None
-    assert engine._runner._programs.num_replayed > 10
+    assert engine._runner._programs.num_repeated > 10
 
 
 def test_keys_and_values_of_a_bf16_model_are_bf16_values():

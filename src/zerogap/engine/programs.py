@@ -38,7 +38,7 @@ class ForwardPrograms:
         self.why_not: str | None = None
         """Why passes are not recorded; None while they are."""
         self._refused_choice: tuple[object, ...] = ()
-        self.num_replayed = 0
+        self.num_repeated = 0
         """Passes that were run from a recording."""
 
     def forward(
@@ -67,7 +67,7 @@ class ForwardPrograms:
         program = self._programs.get(shapes)
         if program is not None:
             self._programs.move_to_end(shapes)
-            self.num_replayed += 1
+            self.num_repeated += 1
             return program.run(inputs)
         if shapes not in self._seen:
             self._seen.add(shapes)
