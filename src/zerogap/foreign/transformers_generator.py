@@ -11,7 +11,7 @@ G siblings, C tokens of the longest completion, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from zerogap.engine import EngineStats, GenerateProgress
 from zerogap.errors import InvalidRequest, WeightSyncError
-from zerogap.models import ModelConfig
-from zerogap.models.names import TensorRows, tensor_rows
+from zerogap.foreign.transformers_draws import VocabLimit, log_probs_of_draws
+from zerogap.foreign.transformers_model import build_model, read_weights, write_weights
+from zerogap.models import ModelConfig, Precision
 from zerogap.types import (
     FinishReason,
     GenerateOutput,
@@ -50,7 +51,7 @@ class TransformersGenerator:
         eos_token_ids: Collection[int],
         vocab_limit: int | None = None,
         decode: Callable[[Sequence[int]], str] | None = None,
-        dtype: Literal["fp32", "bf16"] = "fp32",
+        dtype: Precision = "fp32",
         seed: int = 0,
     ) -> None:
         """A model without weights: publishing to it comes first (it is a ``weights.WeightSink``).
@@ -64,7 +65,7 @@ class TransformersGenerator:
             seed: of requests that bring none.
         """
         self._config = config
-        self._model = _build_model(config, dtype)
+        self._model = build_model(config, dtype)
         self._eos_token_ids = tuple(sorted(eos_token_ids))
         self._vocab_limit = config.vocab_size if vocab_limit is None else vocab_limit
         self._decode = decode
@@ -86,34 +87,17 @@ class TransformersGenerator:
         """From here on refuse to generate."""
         self._version = None
 
-    @torch.no_grad()
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Copy tensors, by the names of our model; each is cut into those of transformers' model.
 
         Raises:
             WeightSyncError: a tensor has no counterpart of its shape.
         """
-        theirs = dict(self._model.named_parameters())
-        parts: dict[str, list[TensorRows]] = {}
-        for rows in tensor_rows(self._config):
-            parts.setdefault(rows.parameter, []).append(rows)
-        for name, tensor in weights:
-            places = parts.get(name, [])
-            shapes = [theirs[rows.hf_name].shape for rows in places]
-            if not places or [tensor[r.start : r.end].shape for r in places] != shapes or len(tensor) != places[-1].end:  # fmt: skip
-                held = ", ".join(f"{rows.hf_name} {list(theirs[rows.hf_name].shape)}" for rows in places)  # fmt: skip
-                msg = f"transformers' model cannot take {name} {list(tensor.shape)}: it has {held or 'no such tensor'}; it was built for another policy"
-                raise WeightSyncError(msg)
-            for rows in places:
-                theirs[rows.hf_name].copy_(tensor[rows.start : rows.end])
+        write_weights(self._model, self._config, weights)
 
     def read_weights(self) -> dict[str, Tensor]:
         """What ``generate`` reads, put together again under the names of our model; fp32."""
-        theirs = dict(self._model.named_parameters())
-        parts: dict[str, list[Tensor]] = {}
-        for rows in tensor_rows(self._config):
-            parts.setdefault(rows.parameter, []).append(theirs[rows.hf_name].detach().float())
-        return {name: torch.cat(tensors) for name, tensors in parts.items()}
+        return read_weights(self._model, self._config)
 
     def end_weight_update(self, version: int) -> None:
         """The weights are whole: tokens carry ``version`` from now on."""
@@ -175,10 +159,10 @@ class TransformersGenerator:
                 input_ids=prompt_GP,
                 attention_mask=torch.ones_like(prompt_GP),
                 generation_config=self._generation_config(params),
-                logits_processor=[_VocabLimit(self._vocab_limit)],
+                logits_processor=[VocabLimit(self._vocab_limit)],
             )
         drawn_GC = made.sequences[:, prompt_GP.shape[1] :]
-        log_prob_GC, kept_GC = _log_probs(made, drawn_GC, params, self._vocab_limit)
+        log_prob_GC, kept_GC = log_probs_of_draws(made, drawn_GC, params, self._vocab_limit)
         outputs = []
         for index, drawn_C in enumerate(drawn_GC.tolist()):
             length = self._length(drawn_C, params)
@@ -260,50 +244,6 @@ class TransformersGenerator:
             num_sampled_tokens=done.num_sampled_tokens + num_drawn,
             num_finished=done.num_finished + len(outputs),
         )
-
-
-class _VocabLimit:
-    """Ids past the tokenizer's cannot be drawn."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-
-    def __call__(self, input_ids: Tensor, scores_GV: Tensor) -> Tensor:
-        scores_GV = scores_GV.clone()
-        scores_GV[:, self._limit :] = -torch.inf
-        return scores_GV
-
-
-def _log_probs(
-    made: Any,  # noqa: ANN401 - transformers' own record
-    drawn_GC: Tensor,
-    params: SamplingParams,
-    vocab_limit: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [G, C] of the drawn ids: log-prob over the vocabulary, and log mass of the set that could be drawn."""
-    columns = []
-    for step, (logits_GV, scores_GV) in enumerate(zip(made.logits, made.scores, strict=True)):
-        scaled_GV = logits_GV[:, :vocab_limit].float() / params.score_temperature
-        log_prob_GV = torch.log_softmax(scaled_GV, dim=-1)
-        # Padding after an end may lie outside the vocabulary; its number is cut off by the caller.
-        drawn_G1 = drawn_GC[:, step, None].clamp(max=vocab_limit - 1)
-        is_kept_GV = scores_GV[:, :vocab_limit] > -torch.inf
-        kept_G = torch.where(is_kept_GV, log_prob_GV, -torch.inf).logsumexp(-1).clamp(max=0.0)
-        kept_G = torch.where(is_kept_GV.all(-1), 0.0, kept_G)
-        columns.append((log_prob_GV.gather(1, drawn_G1)[:, 0], kept_G))
-    log_prob, kept = (torch.stack(column, dim=1).numpy() for column in zip(*columns, strict=True))
-    return log_prob, kept
-
-
-def _build_model(config: ModelConfig, dtype: Literal["fp32", "bf16"]) -> Any:  # noqa: ANN401 - transformers' own class
-    # Imported here: it takes seconds, and only this engine needs it.
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    hf_config = AutoConfig.for_model(**config.to_hf())
-    torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
-    # It draws weights that nobody will use.
-    with torch.random.fork_rng(devices=[]):
-        return AutoModelForCausalLM.from_config(hf_config, dtype=torch_dtype).eval()
 
 
 def _refuse_unsupported(params: SamplingParams) -> None:
