@@ -7,15 +7,25 @@ the run, or reads what it wrote (apart from cutting a torn file when a run resum
 from zerogap.obs.clock import Clock, format_duration, monotonic_s, stamp
 from zerogap.obs.console import ConsoleSink
 from zerogap.obs.jsonl import JsonlFile, read_jsonl
-from zerogap.obs.metrics import GAP_SOURCES, METRICS, Metric, StepMetrics, metric
+from zerogap.obs.metrics import (
+    ALARM_KINDS,
+    GAP_SOURCES,
+    METRICS,
+    AlarmKind,
+    Metric,
+    StepMetrics,
+    metric,
+)
 from zerogap.obs.progress import Phase, Progress
 from zerogap.obs.sinks import JsonlSink, Metrics, MetricSink
 from zerogap.obs.spans import Spans
 from zerogap.obs.tensorboard import TensorBoardSink
 
 __all__ = [
+    "ALARM_KINDS",
     "GAP_SOURCES",
     "METRICS",
+    "AlarmKind",
     "Clock",
     "ConsoleSink",
     "JsonlFile",

@@ -8,7 +8,7 @@ left out of the record: never 0, never NaN.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from zerogap.errors import NumericsError
 from zerogap.types import Outcome
@@ -16,7 +16,8 @@ from zerogap.types import Outcome
 Reducer = Literal["mean", "max", "min", "sum", "last"]
 GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
 """Where a gap comes from, in the order of the ledger's rungs."""
-ALARM_KINDS = ("gap", "entropy", "gradient", "truncation", "signal", "numerics")
+AlarmKind = Literal["gap", "entropy", "gradient", "truncation", "signal", "numerics"]
+ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ and stop. It measures nothing itself and changes nothing in the run.
 """
 
 from zerogap.run.watch.alarm import Alarm, WatchReport
-from zerogap.run.watch.limits import AlarmKind
 from zerogap.run.watch.suspects import largest_source
-from zerogap.run.watch.watch import KINDS, Watch
+from zerogap.run.watch.watch import Watch
 
-__all__ = ["KINDS", "Alarm", "AlarmKind", "Watch", "WatchReport", "largest_source"]
+__all__ = ["Alarm", "Watch", "WatchReport", "largest_source"]

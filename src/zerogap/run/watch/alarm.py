@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerogap.obs import AlarmKind
 from zerogap.run.watch.hysteresis import Change
-from zerogap.run.watch.limits import AlarmKind
 
 TITLES: dict[AlarmKind, str] = {
     "gap": "engine and trainer disagree",

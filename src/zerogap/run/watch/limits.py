@@ -7,12 +7,12 @@ last ones. A metric that a step did not measure gives no reading, and changes no
 import math
 from collections.abc import Iterator, Mapping
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any
 
 from zerogap.config import WatchConfig
+from zerogap.obs import AlarmKind
 from zerogap.run.watch.hysteresis import Reading
 
-AlarmKind = Literal["gap", "entropy", "gradient", "truncation", "signal", "numerics"]
 METRIC_OF: dict[AlarmKind, str] = {
     "gap": "gap/total/mean",
     "entropy": "policy/entropy",

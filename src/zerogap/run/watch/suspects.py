@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from zerogap.obs import GAP_SOURCES
-from zerogap.run.watch.limits import AlarmKind
+from zerogap.obs import GAP_SOURCES, AlarmKind
 
 Metrics = Mapping[str, float]
 

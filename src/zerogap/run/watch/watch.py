@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from zerogap.config import WatchConfig
 from zerogap.errors import NumericsError
+from zerogap.obs import ALARM_KINDS, AlarmKind
 from zerogap.run.watch.alarm import Alarm, WatchReport
 from zerogap.run.watch.hysteresis import Change, Hysteresis, Reading
-from zerogap.run.watch.limits import METRIC_OF, AlarmKind, History, first_not_finite
+from zerogap.run.watch.limits import METRIC_OF, History, first_not_finite
 from zerogap.run.watch.suspects import command, suspect
-
-KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 
 
 class Watch:
@@ -26,7 +25,7 @@ class Watch:
         """
         self._config, self._run_dir = config, run_dir
         self._history = History(config)
-        self._alarms = {kind: Hysteresis() for kind in KINDS}
+        self._alarms = {kind: Hysteresis() for kind in ALARM_KINDS}
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> WatchReport:
         """Take the reduced metrics of a training step (not of the evaluation before the first)."""
@@ -54,7 +53,7 @@ class Watch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state_dict``."""
         self._history.load_state_dict(state["history"])
-        self._alarms = {kind: Hysteresis.from_state(state["alarms"][kind]) for kind in KINDS}
+        self._alarms = {kind: Hysteresis.from_state(state["alarms"][kind]) for kind in ALARM_KINDS}
 
     # ------------------------------------------------------------ numerics: at once
 
