@@ -35,7 +35,6 @@ class RunFolder:
         self.events = path / "events.jsonl"
         self.ledger = path / "ledger.jsonl"
         self.versions = path / "versions.jsonl"
-        self.ledger = path / "ledger.jsonl"
         self.alarms = path / "alarms.jsonl"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
