@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -44,6 +45,12 @@ def trained(samples=SAMPLES, *, exact_version=None, on_progress=None, **config):
     return {name: p.detach() for name, p in model.named_parameters()}, metrics
 
 
+@cache
+def scored_throughout():
+    """The same of a step that scores everything; computed once."""
+    return trained()
+
+
 def changed(sample, position: int):
     """One unit in the last place of one log-prob."""
     log_probs = sample.rollout_log_probs.copy()
@@ -73,7 +80,7 @@ def test_what_is_taken_over_changes_no_bit_of_the_update(loss):
 
 def test_the_trainers_column_holds_only_what_the_trainer_computed():
     _, metrics = trained(exact_version=0)
-    _, plain = trained()
+    _, plain = scored_throughout()
     num_taken = 0
     for mine, full in zip(metrics.old_log_probs, plain.old_log_probs, strict=True):
         is_taken = np.isnan(mine) & ~np.isnan(full)
@@ -90,9 +97,15 @@ def num_old_passes(samples=SAMPLES, **step) -> int:
     return sum(progress.phase == "old" for progress in seen)
 
 
+@cache
+def num_later_passes() -> int:
+    """Of a step that takes nothing over."""
+    return num_old_passes()
+
+
 @pytest.mark.parametrize("audit_share", [0.01, 0.3, 0.5, 1.0])
 def test_the_audited_share_is_scored_and_at_least_one_micro_batch(audit_share):
-    num_later = num_old_passes()
+    num_later = num_later_passes()
     assert num_later > 5
     found = num_old_passes(exact_version=0, audit_share=audit_share)
     assert found == math.ceil(audit_share * num_later)
@@ -104,7 +117,7 @@ def with_versions(sample, versions):
 
 
 def test_samples_of_other_weights_are_scored():
-    expected, _ = trained()
+    expected, _ = scored_throughout()
     for version in (1, None):
         weights, metrics = trained(exact_version=version)
         EXACT.check(weights, expected)
@@ -122,7 +135,7 @@ def test_samples_of_other_weights_are_scored():
 
 
 def test_one_bit_in_an_audited_token_brings_back_the_whole_pass():
-    expected, _ = trained()
+    expected, _ = scored_throughout()
     # Every sample is wrong in one token, so whichever micro-batch is looked at shows it.
     wrong = [changed(s, int(np.flatnonzero(s.loss_mask)[0])) for s in SAMPLES]
     weights, metrics = trained(wrong, exact_version=0)
@@ -134,14 +147,14 @@ def test_one_bit_in_an_audited_token_brings_back_the_whole_pass():
     assert "position" in audit.first_difference
     assert metrics.gap.max > 0
     assert metrics.gap.num_tokens == metrics.num_loss_tokens
-    assert num_old_passes(wrong, exact_version=0) == num_old_passes()
+    assert num_old_passes(wrong, exact_version=0) == num_later_passes()
 
 
 def test_a_difference_in_the_first_updates_own_forward_counts_too():
     # The first update is of the first groups; what is audited beside it is correct.
     wrong = [changed(s, int(np.flatnonzero(s.loss_mask)[0])) if s.group_id == "g0" else s for s in SAMPLES]  # fmt: skip
     weights, metrics = trained(wrong, exact_version=0)
-    EXACT.check(weights, trained()[0])
+    EXACT.check(weights, scored_throughout()[0])
     assert metrics.audit.num_taken == 0
     assert metrics.audit.first_difference.startswith("rollout g0/")
 
