@@ -8,8 +8,9 @@ from helpers.recorded_run import copy_without, make_run
 
 from zerogap.errors import CheckpointError, MismatchError, NumericsError
 from zerogap.obs import GAP_SOURCES, read_jsonl
-from zerogap.run import audit_step
+from zerogap.run import audit_step, make_capsule
 from zerogap.train import Trainer
+from zerogap.train.optimizer import Optimizer
 
 pytestmark = pytest.mark.e2e
 
@@ -183,3 +184,38 @@ def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_
     (alarm,) = read_jsonl(tmp_path / "run" / "alarms.jsonl")
     assert (alarm["kind"], alarm["step"]) == ("numerics", 3)
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000002"]
+
+
+@pytest.mark.parametrize(("update", "newest"), [(1, 3), (2, 2)])
+def test_a_step_that_failed_is_done_again_as_if_nothing_had_happened(
+    update, newest, tmp_path, monkeypatch
+):
+    """Before its first update the step before it is saved; after it, nothing is: the weights are of no step."""
+    settings = {
+        "train__updates_per_step": "3",
+        "run__checkpoint_every": "2",
+        "obs__rollouts_every": "3",
+    }
+    whole = make_run(tmp_path / "whole", steps=5, **settings)
+    plain, calls = Optimizer.update, []
+
+    def fails_in_step_4(self, learning_rate):
+        calls.append(learning_rate)
+        if len(calls) == 3 * 3 + update:
+            msg = "the gradient is not finite"
+            raise NumericsError(msg)
+        return plain(self, learning_rate)
+
+    monkeypatch.setattr(Optimizer, "update", fails_in_step_4)
+    with pytest.raises(NumericsError):
+        make_run(tmp_path / "cut", steps=5, **settings)
+    checkpoints = sorted((tmp_path / "cut/checkpoints").iterdir())
+    assert checkpoints[-1].name == f"step_{newest:06d}"
+    # What it failed on is there for the command that the alarm names, though step 4 is not due.
+    (alarm,) = read_jsonl(tmp_path / "cut/alarms.jsonl")
+    assert "--step 4" in alarm["command"]
+    assert make_capsule(tmp_path / "cut", tmp_path / "c.zip", step=4, quiet=True).header.step == 4
+
+    cut = make_run(tmp_path / "cut", steps=5, **settings)
+    model = "checkpoints/step_000005/model.safetensors"
+    assert (cut / model).read_bytes() == (whole / model).read_bytes()

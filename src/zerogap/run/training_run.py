@@ -126,16 +126,19 @@ class TrainingRun:
             MismatchError: the gap stays above the budget and no remedy is left; the step is saved.
         """
         step, metrics = self.step_number + 1, StepMetrics()
+        prompts_before = self.task.stream.state_dict()
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
             try:
                 self._audit(step, gathered.trained, metrics)
                 trained = self._train(step, gathered.trained, metrics)
             except NumericsError as error:
-                self._give_up(step, error)
+                self.task.stream.load_state_dict(prompts_before)
+                self._give_up(step, gathered.trained, error)
                 raise
             self._publish(step)
-            self._save_rollouts(step, gathered.trained, trained)
+            if self._is_due(self.config.obs.rollouts_every, step):
+                self._save_rollouts(step, gathered.trained, trained)
             if self._is_due(self.config.evaluate.every, step):
                 self._evaluate(metrics)
             metrics.add_all(self._oversight.observe(step, metrics.reduce()))
@@ -212,8 +215,6 @@ class TrainingRun:
             self.engine.resume_memory_occupation()
 
     def _save_rollouts(self, step: int, rollouts: Rollouts, trained: TrainMetrics | None) -> None:
-        if not self._is_due(self.config.obs.rollouts_every, step):
-            return
         columns = (
             {} if trained is None else {"old_log_probs": np.concatenate(trained.old_log_probs)}
         )
@@ -229,10 +230,18 @@ class TrainingRun:
     def _is_due(self, every: int, step: int) -> bool:
         return every > 0 and (step % every == 0 or step == self.config.run.steps)
 
-    def _give_up(self, step: int, error: NumericsError) -> None:
-        """A number of the step is not finite: the weights are as the step before left them, and are kept."""
+    def _give_up(self, step: int, rollouts: Rollouts, error: NumericsError) -> None:
+        """A number of the step is not finite: keep what it failed on, and the step before, if that is still there."""
         self._oversight.failed(step, error)
-        if self.step_number:
+        if self.config.obs.rollouts_every:
+            # Whether they are due or not: the alarm's command reads them.
+            self._save_rollouts(step, rollouts, None)
+        if self.machines.trainer.is_torn:
+            self._console.print(
+                f"step {step} failed after the first of its updates, so the weights are of no step and are not saved; "
+                "the same command goes on from the last checkpoint"
+            )
+        elif self.step_number:
             self._checkpoint()
 
     # ------------------------------------------------------------ evaluation

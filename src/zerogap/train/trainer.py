@@ -70,6 +70,8 @@ class Trainer:
         self.model, self._config, self._loss = model, config, loss
         self._total_steps, self._vocab_limit = total_steps, vocab_limit
         self._num_steps = 0
+        self.is_torn = False
+        """A step failed after one of its updates was applied: weights and state are of no step, and not to be saved."""
         self.critic = (
             Critic(model, loss.critic, config) if isinstance(loss, PPOLossConfig) else None
         )
@@ -122,7 +124,7 @@ class Trainer:
 
         Raises:
             DataError: no sample trains, or one cannot be scored.
-            NumericsError: a reward, a log-prob or the gradient is not finite; names the record or the parameter.
+            NumericsError: a reward, a log-prob or the gradient is not finite; names the record or the parameter. See ``is_torn``.
         """
         step, old = self._begin(samples, exact_version, on_progress)
         learning_rate = self._learning_rate()
@@ -136,10 +138,12 @@ class Trainer:
             if not is_critic_alone:
                 with step.spans.span("optimizer"):
                     grad_norms.append(self._optimizer.update(learning_rate))
+                self.is_torn = True
             if self.critic is not None:
                 critic_updates.append(self.critic.update(step, update, step_number=self._num_steps))
+                self.is_torn = True
         self._num_steps += 1
-        return summarise(
+        metrics = summarise(
             step,
             losses=losses,
             grad_norms=grad_norms,
@@ -150,6 +154,8 @@ class Trainer:
             learning_rate=learning_rate,
             max_rows=self._config.micro_batch_tokens,
         )
+        self.is_torn = False
+        return metrics
 
     def gradient(
         self,

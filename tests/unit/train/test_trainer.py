@@ -9,7 +9,7 @@ from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL
 from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
 
-from zerogap.config.loss import GRPOLossConfig, KLConfig
+from zerogap.config.loss import GRPOLossConfig, KLConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.train import Trainer
@@ -164,6 +164,28 @@ def test_weights_that_are_not_finite_stop_the_step_and_name_the_record():
     with pytest.raises(NumericsError, match=r"log-prob of rollout g0/\d, position \d+ is nan"):
         trainer.step(rewarded(samples))
     EXACT.check(weights_of(model), before)
+
+
+@pytest.mark.parametrize(
+    "loss", [GRPOLossConfig(), PPOLossConfig(kind="ppo")], ids=lambda loss: loss.kind
+)
+def test_a_step_that_fails_after_one_of_its_updates_says_so(loss):
+    trainer, samples = (
+        build(loss=loss, updates_per_step=2, learning_rate=1e38),
+        rewarded(make_groups(2, 3)),
+    )
+    before = weights_of(trainer.model)
+    trainer.model.norm.weight.data[3] = math.nan
+    with pytest.raises(NumericsError):
+        trainer.step(samples)
+    assert not trainer.is_torn
+    trainer.model.load_state_dict(before)
+    with pytest.raises(NumericsError):
+        trainer.step(samples)
+    assert trainer.is_torn
+    whole = build(loss=loss, updates_per_step=2)
+    whole.step(samples)
+    assert not whole.is_torn
 
 
 def test_a_failed_step_leaves_no_gradient_for_the_next():
