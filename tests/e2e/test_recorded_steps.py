@@ -22,6 +22,7 @@ KINDS = {
     "updates": {"train__updates_per_step": "3"},
     "reference": {"loss__kind": "grpo", "loss__kl": '{kind = "k3", coefficient = 0.1}'},
     "critic": {"loss__kind": "ppo"},
+    "critic in bf16": {"loss__kind": "ppo", "model__dtype": "bf16"},
     "lag": {"rollout__lag": "1", "corrections__weight__high": "2.0"},
     "bypass": {"rollout__lag": "1", "train__old_log_probs": "rollout"},
     "engine in bf16": {"numerics": "fast", "engine__dtype": "bf16"},

@@ -2,8 +2,8 @@
 
 ``capsule.json`` (what it is, how the step trained, what came out, digests of the weights), ``config.json`` (the resolved
 recipe), ``environment.json`` (where the run ran), ``metrics.json`` (what the run recorded of the step), ``rollouts/`` (the
-records, as in the run's folder), ``trainer.safetensors`` (place in the schedule, torch's random state and a critic's weights; no
-moments: neither loss nor gradient depends on them) and, where weights are embedded, ``weights.safetensors`` with ``tokenizer/``.
+records, as in the run's folder), ``trainer.safetensors`` (place in the schedule, torch's random state and a critic's weights (with
+their fp32 masters, if they are bf16); no moments: neither loss nor gradient depends on them) and, where weights are embedded, ``weights.safetensors`` with ``tokenizer/``.
 """
 
 import json

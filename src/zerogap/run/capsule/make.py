@@ -12,7 +12,7 @@ from zerogap.run.capsule.file import Capsule, Embedded, Header, write_capsule
 from zerogap.run.environment import describe_environment
 from zerogap.weights import digest_weights, named_weights
 
-_MOMENTS = "optimizer."
+_OPTIMIZER, _CRITICS_MASTERS = "optimizer.", "critic.optimizer.master."
 
 
 def make_capsule(
@@ -60,13 +60,21 @@ def make_capsule(
         environment=run.environment,
         metrics=run.metrics(step),
         samples=samples,
-        trainer_state={name: tensor for name, tensor in state.items() if _MOMENTS not in name},
+        trainer_state={name: t for name, t in state.items() if _is_needed(name)},
         policy=Embedded(weights=named_weights(policy.model), tokenizer=policy.tokenizer)
         if with_weights or rewound.version > 0
         else None,
     )
     write_capsule(out, capsule, rollouts=run.folder.rollouts(step))
     return capsule
+
+
+def _is_needed(name: str) -> bool:
+    """Whether an entry of the trainer's state is loaded for a replay: moments have no part in loss and gradient.
+
+    Nor have masters; but a critic's weights are refused without the ones that they were rounded from.
+    """
+    return _OPTIMIZER not in name or name.startswith(_CRITICS_MASTERS)
 
 
 def _header(run: RecordedRun, rewound: Rewound, answer: Answer) -> Header:
