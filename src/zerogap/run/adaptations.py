@@ -45,7 +45,7 @@ class Adaptations:
     def why_not(self, remedy: Remedy, config: RunConfig) -> str | None:
         """Why a remedy cannot be taken; None if it can."""
         if remedy == "corrections":
-            return "corrections.weight is on already" if self.corrections.weight else None
+            return self._why_not_corrections(config)
         if remedy == "replays":
             return "this version has no replay of sampling or routing"
         if remedy == "staleness":
@@ -54,6 +54,13 @@ class Adaptations:
             return "numerics are exact already"
         if config.engine.backend != "zerogap":
             return f"engine.backend = {config.engine.backend!r} adds in an order of its own"
+        return None
+
+    def _why_not_corrections(self, config: RunConfig) -> str | None:
+        if self.corrections.weight:
+            return "corrections.weight is on already"
+        if config.train.old_log_probs == "rollout":
+            return 'train.old_log_probs = "rollout" makes every weight 1: they compare the engine with itself'
         return None
 
     def state_dict(self) -> dict[str, Any]:
