@@ -18,6 +18,7 @@ from zerogap.run.audit.recorded import RecordedRun
 from zerogap.run.checkpoint import load_checkpoint
 from zerogap.run.environment import describe_environment
 from zerogap.run.free_memory import return_free_memory
+from zerogap.run.machine_kind import code_differences, machine_differences
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.progress import show_training
 from zerogap.run.trainers import build_trainer, exact_version
@@ -142,8 +143,7 @@ def _prove(run: RecordedRun, policy: Policy, version: int) -> None:
 def _what_changed(run: RecordedRun) -> str:
     """What is different here from where the run ran, as far as bits depend on it."""
     here, then = describe_environment(), run.environment
-    names = ("processor", "threads", "kernels", "zerogap", "commit")
-    differ = [f"{n}: {then.get(n)} then, {here[n]} now" for n in names if here[n] != then.get(n)]
+    differ = [*machine_differences(then, here), *code_differences(then, here)]
     return (
         "; ".join(differ)
         or "on the same machine and code, so the rollouts on disk are not what it trained on"

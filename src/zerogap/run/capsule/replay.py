@@ -15,8 +15,8 @@ from zerogap.models import CausalLM, ModelConfig
 from zerogap.obs import Progress
 from zerogap.run.capsule.answer import Answer, compute_answer
 from zerogap.run.capsule.file import Capsule, Header, read_capsule
-from zerogap.run.capsule.machine import code_differences, machine_differences
 from zerogap.run.environment import describe_environment
+from zerogap.run.machine_kind import code_differences, machine_differences
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.trainers import build_trainer
 from zerogap.weights import WeightDigest, copy_weights, digest_weights, named_weights
