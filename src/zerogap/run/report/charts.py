@@ -78,7 +78,7 @@ def _time(run: RunData) -> Chart | None:
         named[step] = named.get(step, 0.0) + value
     # Clocks are read one after another, so the parts may exceed the whole by a rounding.
     rest = [(step, max(0.0, whole - named[step])) for step, whole in run.points("step/time_s")]
-    caption = "Seconds of a step; rest is grading, publishing, checkpoints and records."
+    caption = "Seconds of a step; rest is grading, auditing, publishing, checkpoints and records."
     return draw_chart("Time a step", caption, [*parts, Series("rest", 5, rest, "stack")])
 
 
