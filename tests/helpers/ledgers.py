@@ -10,8 +10,9 @@ from zerogap.config.ledger import LedgerConfig
 from zerogap.data import Reencoding
 from zerogap.engine import Engine
 from zerogap.models import CausalLM
-from zerogap.run.ledger import ForwardScorer, Ledger, LedgerEntry, OldWeights, Scorer
+from zerogap.run.ledger import ForwardScorer, Ledger, LedgerEntry, Scorer
 from zerogap.types import Sample
+from zerogap.weights import WeightHistory
 
 
 def same_ids(ids: np.ndarray) -> Reencoding:
@@ -20,7 +21,7 @@ def same_ids(ids: np.ndarray) -> Reencoding:
 
 
 def scorer_of(
-    model: CausalLM, *, version: int = 0, history: OldWeights | None = None, **changes
+    model: CausalLM, *, version: int = 0, history: WeightHistory | None = None, **changes
 ) -> ForwardScorer:
     """The trainer's forward pass of a model that holds ``version``; ``changes`` are arguments of ForwardScorer."""
     defaults = {"vocab_limit": model.config.vocab_size, "micro_batch_tokens": 256}

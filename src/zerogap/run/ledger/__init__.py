@@ -8,7 +8,7 @@ so it measures whatever the loss, the corrections or the old log-probs are, and 
 from zerogap.run.ledger.climb import AuditedRecord, climb
 from zerogap.run.ledger.entry import LedgerEntry, WorstToken
 from zerogap.run.ledger.ledger import Ledger
-from zerogap.run.ledger.scorer import ForwardScorer, OldWeights, Routes, Scorer
+from zerogap.run.ledger.scorer import ForwardScorer, Routes, Scorer
 from zerogap.run.ledger.trained import trained_gap
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "ForwardScorer",
     "Ledger",
     "LedgerEntry",
-    "OldWeights",
     "Routes",
     "Scorer",
     "WorstToken",

@@ -9,6 +9,7 @@ import numpy as np
 from zerogap.models import CausalLM
 from zerogap.train import score_samples
 from zerogap.types import Sample
+from zerogap.weights import WeightHistory
 
 Routes = Literal["replayed", "free"]
 """Experts as the sampling pass chose them, or as the trainer's own router does."""
@@ -29,19 +30,6 @@ class Scorer(Protocol):
         ...
 
 
-class OldWeights(Protocol):
-    """Weights that the trainer has left behind (``weights.WeightHistory``)."""
-
-    @property
-    def versions(self) -> Sequence[int]:
-        """What is held."""
-        ...
-
-    def load_into(self, version: int, model: CausalLM) -> None:
-        """Fill a model with a held version, in place."""
-        ...
-
-
 class ForwardScorer:
     """Scores a dense model: present weights where they are, older ones in a copy that is made when first needed."""
 
@@ -54,7 +42,7 @@ class ForwardScorer:
         live_version: Callable[[], int],
         vocab_limit: int,
         micro_batch_tokens: int,
-        history: OldWeights | None = None,
+        history: WeightHistory | None = None,
     ) -> None:
         """A scorer that reads ``model`` as it is at each call.
 
