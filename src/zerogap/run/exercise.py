@@ -18,7 +18,7 @@ from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
 
 
-class Task:
+class Exercise:
     """Data and rewards of a recipe. A context manager; owns the workers that grade."""
 
     def __init__(self, config: RunConfig, policy: Policy) -> None:
@@ -39,7 +39,7 @@ class Task:
         """Makes records of reference answers, where the loss trains on those."""
         self._rewards = build_rewards(config.reward, score=sets.score)
 
-    def __enter__(self) -> "Task":
+    def __enter__(self) -> "Exercise":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -18,8 +18,8 @@ from zerogap.rollout import (
     collect_dynamically,
 )
 from zerogap.run.collectors import Collectors
+from zerogap.run.exercise import Exercise
 from zerogap.run.progress import show_generation
-from zerogap.run.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class DemonstrationGatherer:
 
 def build_gatherer(
     config: RunConfig,
-    task: Task,
+    exercise: Exercise,
     collectors: Callable[[], Collectors],
     *,
     spans: Spans,
@@ -133,17 +133,17 @@ def build_gatherer(
 
     Args:
         config: the recipe.
-        task: training prompts.
+        exercise: training prompts.
         collectors: those of the engine that samples now.
         spans: times ``generate`` and ``reward``.
         progress: shows both.
     """
-    if task.answers is None:
+    if exercise.answers is None:
         return CompletionGatherer(
-            task.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
+            exercise.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
         )
     return DemonstrationGatherer(
-        task.stream, task.answers, num_prompts=config.rollout.prompts_per_step
+        exercise.stream, exercise.answers, num_prompts=config.rollout.prompts_per_step
     )
 
 

@@ -24,6 +24,7 @@ from zerogap.rollout import (
 from zerogap.run.adaptations import Adaptations
 from zerogap.run.budget import BudgetController
 from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
+from zerogap.run.exercise import Exercise
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import RunFolder
@@ -43,7 +44,6 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
     with_rates,
 )
-from zerogap.run.task import Task
 from zerogap.run.telling import (
     describe_failures,
     describe_sharing,
@@ -87,7 +87,7 @@ class TrainingRun:
         if warning := warning_of_truncation(self.config.rollout.sampling.params()):
             self._console.print(warning)
         self.machines = Machines(self.config, policy, say=self._say)
-        self.task = self._open.enter_context(Task(self.config, policy))
+        self.exercise = self._open.enter_context(Exercise(self.config, policy))
         self._describe()
         state = self._load()
         self._open_files(-1 if state is None else state.step)
@@ -126,14 +126,14 @@ class TrainingRun:
             MismatchError: the gap stays above the budget and no remedy is left; the step is saved.
         """
         step, metrics = self.step_number + 1, StepMetrics()
-        prompts_before = self.task.stream.state_dict()
+        prompts_before = self.exercise.stream.state_dict()
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
             try:
                 self._audit(step, gathered.trained, metrics)
                 trained = self._train(step, gathered.trained, metrics)
             except NumericsError as error:
-                self.task.stream.load_state_dict(prompts_before)
+                self.exercise.stream.load_state_dict(prompts_before)
                 self._give_up(step, gathered.trained, error)
                 raise
             self._publish(step)
@@ -247,7 +247,7 @@ class TrainingRun:
     # ------------------------------------------------------------ evaluation
 
     def _evaluate(self, metrics: StepMetrics) -> None:
-        serving, total = self.machines.serving, self.task.evaluation.num_completions
+        serving, total = self.machines.serving, self.exercise.evaluation.num_completions
         if serving.is_copy:
             serving.judge.set_weight_version(self.machines.version)
             serving.judge.resume_memory_occupation()
@@ -258,8 +258,8 @@ class TrainingRun:
             ) as phase,
             products(self.machines.numerics.engine),
         ):
-            self.task.evaluation.run(
-                self.task.collectors(serving.judge),
+            self.exercise.evaluation.run(
+                self.exercise.collectors(serving.judge),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
@@ -285,7 +285,7 @@ class TrainingRun:
             step=self.step_number,
             weight_version=machines.version,
             fingerprint=self.fingerprint,
-            prompts=self.task.stream.state_dict(),
+            prompts=self.exercise.stream.state_dict(),
             versions=machines.versions.state_dict(),
             oversight=self._oversight.state_dict(),
             adaptations=machines.adaptations.state_dict(),
@@ -310,7 +310,7 @@ class TrainingRun:
             latest, machines.policy.model, history=machines.serving.history
         )
         machines.trainer.load_state_dict(trainer_state)
-        self.task.stream.load_state_dict(state.prompts)
+        self.exercise.stream.load_state_dict(state.prompts)
         machines.versions.load_state_dict(state.versions)
         machines.version = self._checkpointed_step = state.step
         return state
@@ -355,7 +355,7 @@ class TrainingRun:
         num_parameters = sum(p.numel() for p in policy.model.parameters())
         self._say(
             f"policy: {num_parameters / 1e6:.1f} M parameters, vocabulary {policy.vocab_limit:,}; "
-            f"prompts: {len(self.task.items)} to train, {len(self.task.evaluation.items)} held out; folder: {self.folder.path}"
+            f"prompts: {len(self.exercise.items)} to train, {len(self.exercise.evaluation.items)} held out; folder: {self.folder.path}"
         )
 
     def _open_files(self, resumed_step: int) -> None:
@@ -372,8 +372,8 @@ class TrainingRun:
         )
         self._gatherer = build_gatherer(
             config,
-            self.task,
-            lambda: self.task.collectors(self.engine, build_shapings(config)),
+            self.exercise,
+            lambda: self.exercise.collectors(self.engine, build_shapings(config)),
             spans=self.files.spans,
             progress=self._progress,
         )
