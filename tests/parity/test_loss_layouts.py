@@ -37,7 +37,7 @@ def test_the_layout_changes_neither_gradient_nor_log_probs(name, layout):
     case = CASES[name]
     gradient, metrics = gradients_of(case)
     other, other_metrics = gradients_of(case, **LAYOUTS[layout])
-    # Case 31: bit for bit.
+    # Forward passes do not depend on the layout: bit for bit.
     EXACT.check(list(other_metrics.old_log_probs), list(metrics.old_log_probs))
     assert metrics.grad_norm > 1e-3
     check_gradient(case, other, gradient)

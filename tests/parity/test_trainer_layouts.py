@@ -130,7 +130,7 @@ def test_the_layout_changes_neither_gradient_nor_old_log_probs(layout, kind):
     loss = GRPOLossConfig(**DENOMINATORS[kind])
     gradient, metrics = gradient_of(loss=loss)
     other, other_metrics = gradient_of(loss=loss, **LAYOUTS[layout])
-    # Case 31: bit for bit.
+    # Forward passes do not depend on the layout: bit for bit.
     EXACT.check(list(other_metrics.old_log_probs), list(metrics.old_log_probs))
     GRADIENT.check(other, gradient)
 
