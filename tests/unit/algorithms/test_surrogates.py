@@ -199,6 +199,15 @@ def test_the_off_policy_mask_matches_the_loop():
     EXACT.check(off_policy(batch, 0.05, order), found[order])
 
 
+def test_the_off_policy_mask_keeps_records_that_are_not_pushed_down():
+    """Advantage 0 has no policy term, but a penalty on the KL, which is what brings such a record back."""
+    batch = LossBatch(6)
+    batch.columns["advantages"] = np.zeros_like(batch.columns["advantages"])
+    EXACT.check(off_policy(batch, 1e-9), batch.mask)
+    batch.columns["advantages"] -= 1.0
+    assert_notices("all are pushed down", lambda: EXACT.check(off_policy(batch, 1e-9), batch.mask))
+
+
 def test_the_off_policy_mask_rejects_nothing_in_a_first_update():
     batch = LossBatch(5)
     batch.columns["log_probs"] = batch.columns["old_log_probs"].copy()

@@ -264,3 +264,35 @@ def test_reference_answers_and_samples_have_the_same_log_probs():
     _, of_answers = gradients_of(CASES["sft"], answers)
     EXACT.check(list(of_answers.old_log_probs), list(of_samples.old_log_probs))
     assert np.isfinite(of_answers.loss)
+
+
+OVER_THE_STEP = {"grpo, corrected", "distillation, forward", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward"}  # fmt: skip
+"""Weights, normalisation or values are decided once over all updates: as many steps would decide others."""
+
+
+def weights_after(trainer):
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in OVER_THE_STEP])
+def test_several_updates_are_as_many_steps_against_the_log_probs_of_the_first(name):
+    """To the bit: samples, denominators, preferences and ratios of an update are its own, old log-probs are the step's."""
+    case, settings = CASES[name], {"learning_rate": 1e-3, "max_grad_norm": 1.0}
+    samples = samples_for(case.loss)
+    whole = trainer_of(case, updates_per_step=3, **settings)
+    if case.loss.trains_on_completions and case.train.get("old_log_probs") != "rollout":
+        scored = zip(samples, whole.score(samples), strict=True)
+        samples = [replace(sample, rollout_log_probs=column) for sample, column in scored]
+    whole.step(samples)
+
+    def by_steps(order, **train):
+        trainer = trainer_of(case, **settings, **train)
+        for group in order:
+            trainer.step([s for s in samples if s.group_id == group])
+        return weights_after(trainer)
+
+    groups = list(dict.fromkeys(sample.group_id for sample in samples))
+    bypass = {"old_log_probs": "rollout"} if case.loss.trains_on_completions else {}
+    EXACT.check(weights_after(whole), by_steps(groups, **bypass))
+    with planted_fault("another order of the updates"):
+        EXACT.check(weights_after(whole), by_steps(groups[::-1], **bypass))

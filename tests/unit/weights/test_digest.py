@@ -64,6 +64,12 @@ def test_a_tensor_that_only_one_side_has_is_named():
     assert digest_weights(two).differences(digest_weights(one)) == ("b",)
 
 
+def test_a_tensor_of_another_name_is_another_model():
+    one, renamed = {"a": torch.ones(2)}, {"b": torch.ones(2)}
+    assert digest_weights(one).differences(digest_weights(renamed)) == ("a", "b")
+    assert digest_weights(one).hex != digest_weights(renamed).hex
+
+
 @given(order=st.permutations(["a", "b", "c", "d"]))
 def test_the_order_of_names_does_not_matter(order):
     tensors = {name: torch.full((3,), float(i)) for i, name in enumerate("abcd")}

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from helpers.ledgers import entry_of, same_ids, scorer_of
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
@@ -13,6 +14,7 @@ from zerogap.errors import NumericsError, WeightSyncError
 from zerogap.obs import METRICS, JsonlFile, read_jsonl
 from zerogap.run.ledger import Ledger, climb
 from zerogap.types import Outcome
+from zerogap.weights import WeightHistory
 
 
 class CountingScorer:
@@ -59,7 +61,10 @@ def test_what_cannot_train_is_not_audited():
     good = make_sample([1, 2], [3, 4], index=0)
     failed = make_sample([1, 2], [3, 4], index=1).failed(Outcome.VERIFIER_FAILED, "no")
     silent = make_sample([1, 2], [3, 4], index=2, loss_mask=[False, False])
-    assert chosen_ids(ledger_of(share=1.0), [failed, silent, good], 1) == ["g0/0"]
+    masked = make_sample([1, 2], [3, 4], index=3)
+    aborted = replace(masked, outcome=Outcome.ABORTED, reward=None)
+    assert aborted.num_loss_tokens > 0
+    assert chosen_ids(ledger_of(share=1.0), [failed, silent, aborted, good], 1) == ["g0/0"]
     entry = ledger_of(share=1.0).measure([failed, silent], step=1, version=0)
     assert (entry.rollout_ids, entry.num_tokens, entry.statistics) == ((), 0, None)
 
@@ -110,6 +115,23 @@ def test_the_audit_changes_no_weight_and_no_gradient():
     entry_of(scorer_of(model), make_groups(2, 2))
     EXACT.check(dict(model.named_parameters()), before)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_every_held_version_is_scored_with_its_own_weights_in_any_order():
+    """One copy serves all old versions; it holds no gradient buffers, though the trainer's model does."""
+    samples, history, expected = make_groups(1, 2), WeightHistory(3), {}
+    for version in range(3):
+        model = tiny_model(seed=version)
+        history.remember(version, model)
+        expected[version] = scorer_of(model).score(samples, version=0, routes="free")
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    scorer = scorer_of(model, version=2, history=history)
+    for version in (0, 1, 2, 1, 0):
+        EXACT.check(scorer.score(samples, version=version, routes="free"), expected[version])
+    assert all(parameter.grad is None for parameter in scorer._old_model.parameters())
+    with planted_fault("version 0 for version 1"):
+        EXACT.check(scorer.score(samples, version=0, routes="free"), expected[1])
 
 
 def test_a_line_says_everything_and_metrics_are_declared():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.train_batches import make_sample
@@ -34,3 +36,10 @@ def test_tokens_that_the_trainer_did_not_score_do_not_count():
 def test_an_infinite_log_prob_of_the_trainer_is_no_silent_hole():
     with pytest.raises(NumericsError):
         of([-1.0], [-np.inf])
+
+
+def test_the_engines_side_is_within_its_kept_set():
+    """As a0 of the ledger: what the engine drew from, so that a truncation counts as a gap here too."""
+    sample = make_sample([1, 2], [3, 4], rollout_log_probs=[-1.0, -2.0])
+    sample = replace(sample, kept_log_mass=[0.0, 0.0, -0.25, 0.0])
+    assert trained_gap([sample], [sample.rollout_log_probs])["gap/trained/max"] == 0.25
