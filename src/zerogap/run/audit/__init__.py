@@ -8,7 +8,7 @@ from zerogap.run.audit.audited import Audit, AuditedToken, worst_tokens
 from zerogap.run.audit.lines import describe_audit
 from zerogap.run.audit.page import write_audit_page
 from zerogap.run.audit.recorded import RecordedRun
-from zerogap.run.audit.rewind import Rewound, rewind, use_threads_of
+from zerogap.run.audit.rewind import Rewound, rewind
 from zerogap.run.audit.step import audit_step
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "audit_step",
     "describe_audit",
     "rewind",
-    "use_threads_of",
     "worst_tokens",
     "write_audit_page",
 ]

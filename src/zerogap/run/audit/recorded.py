@@ -45,6 +45,12 @@ class RecordedRun:
         path = self.folder.environment
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
+    @property
+    def num_threads(self) -> int | None:
+        """With which the run's last session computed; None if that was not recorded."""
+        threads = self.environment.get("threads")
+        return None if threads is None else int(threads)
+
     @cached_property
     def versions(self) -> dict[int, PublishedVersion]:
         """What was recorded of each weight version."""

@@ -8,9 +8,6 @@ version's fingerprint is compared with the one that the run published it under.
 
 from dataclasses import dataclass
 
-import torch
-
-from zerogap.config.env import read_environment
 from zerogap.errors import CheckpointError
 from zerogap.kernels import products
 from zerogap.obs import Progress
@@ -39,13 +36,6 @@ class Rewound:
     """How the weights came about, for people."""
     history: WeightHistory | None
     """Older versions that were asked for and could be had."""
-
-
-def use_threads_of(run: RecordedRun) -> None:
-    """Compute with as many threads as the run did, unless ZEROGAP_THREADS says otherwise: sums depend on it."""
-    threads = read_environment().threads or run.environment.get("threads")
-    if threads is not None:
-        torch.set_num_threads(int(threads))
 
 
 def rewind(

@@ -11,8 +11,9 @@ from zerogap.kernels import products
 from zerogap.obs import Progress
 from zerogap.run.audit.audited import Audit
 from zerogap.run.audit.recorded import RecordedRun
-from zerogap.run.audit.rewind import Rewound, rewind, use_threads_of
+from zerogap.run.audit.rewind import Rewound, rewind
 from zerogap.run.ledger import AuditedRecord, ForwardScorer, LedgerEntry, climb
+from zerogap.run.threads import apply_threads
 from zerogap.types import Sample, exclusion_reason
 
 
@@ -31,7 +32,7 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
     if not run.config.loss.trains_on_completions:
         msg = f"{run_dir}: loss.kind = {run.config.loss.kind!r} trains on the data set's answers, which no engine sampled, so there is no gap to attribute; audit a run that samples"
         raise CheckpointError(msg)
-    use_threads_of(run)
+    apply_threads(recorded=run.num_threads)
     step = run.choose_step(step)
     samples = [s for s in run.samples(step) if exclusion_reason(s) is None]
     versions = {int(v) for s in samples for v in np.unique(s.weight_version[s.loss_mask])}

@@ -6,10 +6,11 @@ from rich.console import Console
 
 from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
-from zerogap.run.audit import RecordedRun, Rewound, rewind, use_threads_of
+from zerogap.run.audit import RecordedRun, Rewound, rewind
 from zerogap.run.capsule.answer import Answer, compute_answer
 from zerogap.run.capsule.file import Capsule, Embedded, Header, write_capsule
 from zerogap.run.environment import describe_environment
+from zerogap.run.threads import apply_threads
 from zerogap.weights import digest_weights, named_weights
 
 _OPTIMIZER, _CRITICS_MASTERS = "optimizer.", "critic.optimizer.master."
@@ -39,7 +40,7 @@ def make_capsule(
         CheckpointError: the step's rollouts or its weights are not to be had from the folder, or it trained on nothing.
     """
     run, progress = RecordedRun(run_dir), Progress(Console(stderr=True), is_quiet=quiet)
-    use_threads_of(run)
+    apply_threads(recorded=run.num_threads)
     step = run.choose_step(step)
     rewound, samples = rewind(run, step - 1, progress=progress), run.samples(step)
     if not run.trained(samples):

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from zerogap.config import ModelSection
-from zerogap.config.env import read_environment
 from zerogap.errors import CheckpointError
 from zerogap.models import CausalLM, ModelConfig
 from zerogap.obs import Progress
@@ -18,6 +16,7 @@ from zerogap.run.capsule.file import Capsule, Header, read_capsule
 from zerogap.run.environment import describe_environment
 from zerogap.run.machine_kind import code_differences, machine_differences
 from zerogap.run.policy import Policy, load_policy
+from zerogap.run.threads import apply_threads
 from zerogap.run.trainers import build_trainer
 from zerogap.weights import WeightDigest, copy_weights, digest_weights, named_weights
 
@@ -90,7 +89,7 @@ def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False)
     capsule, progress = read_capsule(path), Progress(Console(stderr=True), is_quiet=quiet)
     header, config = capsule.header, capsule.config
     # The same sums in the same order: as many threads as there were, unless the user says otherwise.
-    torch.set_num_threads(read_environment().threads or int(header.machine["threads"]))
+    apply_threads(recorded=int(header.machine["threads"]))
     if model is not None:
         section = config.model.model_copy(update={"path": model, "init": None})
         config = config.model_copy(update={"model": section})
