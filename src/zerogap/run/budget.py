@@ -6,7 +6,8 @@ error that names the source. A pure state machine: what a remedy does is up to `
 
 The order is that of cost and is fixed: corrections, replays, staleness (one step younger at a time, until samples are of
 the trainer's own weights), numerics, the end. Before each, the gap is above the budget for ``patience`` audited steps in
-a row. A remedy that cannot apply, or whose source measures exactly 0, is passed over, and the log says why.
+a row. A remedy that cannot apply, or whose source measures exactly 0, is passed over this time, and the log says why: with a lag
+the first samples are not old yet, so a source may open later.
 """
 
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ class Decision:
     def error(self) -> MismatchError:
         """That the run ends, why, and what a user can do."""
         tried = "; ".join(f"{remedy}: {why}" for remedy, why in self.passed_over)
-        msg = f"{self._finding()}, and no remedy of mismatch.remedies is left ({tried or 'all were taken'}): most of it comes from {self.source} ({self.source_mean:.3g} nats); close that source (docs/numerics.md says how), or set a higher mismatch.budget"
+        msg = f"{self._finding()}, and no remedy of mismatch.remedies is left ({tried}): most of it comes from {self.source} ({self.source_mean:.3g} nats); close that source (docs/numerics.md says how), or set a higher mismatch.budget"
         return MismatchError(msg)
 
     def lines(self) -> list[str]:
@@ -117,7 +118,8 @@ class Decision:
         return {"event": "stop" if self.is_stop else "remedy", **asdict(self)}
 
     def _finding(self) -> str:
-        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats is above mismatch.budget = {self.budget:.3g} for {self.num_steps_above} audited steps"
+        steps = "1 audited step" if self.num_steps_above == 1 else f"{self.num_steps_above} audited steps"  # fmt: skip
+        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats is above mismatch.budget = {self.budget:.3g} for {steps}"
 
 
 class BudgetController:
@@ -127,8 +129,6 @@ class BudgetController:
         """A controller before the first step; with ``config.budget`` none it never decides anything."""
         self._config = config
         self._num_above = 0
-        self._next = 0
-        """Place in ``ORDER`` of the first remedy that may still be taken."""
         self._replayed: list[str] = []
         """Sources whose replay was switched on: a replay is tried once a source."""
 
@@ -166,11 +166,11 @@ class BudgetController:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint; JSON. What remedies have changed is the run's to keep."""
-        return {"num_above": self._num_above, "next": self._next, "replayed": self._replayed}
+        return {"num_above": self._num_above, "replayed": self._replayed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state_dict``."""
-        self._num_above, self._next = int(state["num_above"]), int(state["next"])
+        self._num_above = int(state["num_above"])
         self._replayed = list(state["replayed"])
 
     def _choose(
@@ -178,19 +178,18 @@ class BudgetController:
     ) -> tuple[Remedy | None, str, list[tuple[Remedy, str]]]:
         """(remedy, what it is for, what was passed over and why)."""
         passed_over: list[tuple[Remedy, str]] = []
-        while self._next < len(ORDER):
-            remedy = ORDER[self._next]
+        for remedy in ORDER:
             targets = self._targets(remedy, open_means)
             reasons = [self._why_not(remedy, target, remedies) for target in targets]
             if None in reasons:
                 target = targets[reasons.index(None)]
-                self._note_taken(remedy, target)
+                if remedy == "replays":
+                    self._replayed.append(target)
                 return remedy, target, passed_over
             none_open = (
                 f"the gap from {' and '.join(_CLOSES[remedy])} is 0.0 or closed by it already"
             )
             passed_over += [(remedy, why) for why in reasons if why] or [(remedy, none_open)]
-            self._next += 1
         return None, "", passed_over
 
     def _targets(self, remedy: Remedy, open_means: Mapping[str, float]) -> list[str]:
@@ -208,10 +207,3 @@ class BudgetController:
         if remedy not in self._config.remedies:
             return "mismatch.remedies does not allow it"
         return remedies.why_not(remedy, source)
-
-    def _note_taken(self, remedy: Remedy, source: str) -> None:
-        """Replays may be wanted for another source as well, and a younger sample may not be young enough."""
-        if remedy == "replays":
-            self._replayed.append(source)
-        elif remedy != "staleness":
-            self._next += 1

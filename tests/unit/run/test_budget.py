@@ -96,6 +96,27 @@ def test_a_gap_that_its_remedies_can_close_is_closed():
     assert ("replays", "the gap from sampling and routing is 0.0 or closed by it already") in decisions[1].passed_over  # fmt: skip
 
 
+def test_a_source_that_opens_late_still_has_its_remedy():
+    """Samples of the first steps are not old yet, whatever the lag."""
+    control, run = controller(patience=1), Run(numbers=0.5, lag=0)
+    early = drive(run, control, 2)
+    run.lag, run.staleness_a_step = 2, 0.1
+    late = drive(run, control, 9, start=3)
+    assert taken(early) == [(1, "corrections"), (2, "numerics")]
+    assert taken(late) == [(3, "staleness"), (4, "staleness")]
+
+
+def test_the_end_says_of_every_remedy_why_it_is_none():
+    run = Run(numbers=0.5, lag=0)
+    *_, last = drive(run, controller(patience=1, remedies=["corrections"]), 9)
+    assert str(last.error()) == (
+        "step 2: gap/total/mean = 0.5 nats is above mismatch.budget = 0.01 for 1 audited step, and no remedy of mismatch.remedies is left "
+        "(corrections: already on; replays: the gap from sampling and routing is 0.0 or closed by it already; staleness: the gap from "
+        "staleness is 0.0 or closed by it already; numerics: mismatch.remedies does not allow it): most of it comes from numbers "
+        "(0.5 nats); close that source (docs/numerics.md says how), or set a higher mismatch.budget"
+    )
+
+
 def test_it_stops_when_the_gap_is_small_enough_though_not_closed():
     run = Run(staleness_a_step=0.004, lag=4)
     assert taken(drive(run, controller(remedies=["staleness"]), 100)) == [(2, "staleness"), (4, "staleness")]  # fmt: skip
