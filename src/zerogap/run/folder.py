@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zerogap.config import RunConfig
-from zerogap.errors import CheckpointError
+from zerogap.errors import CheckpointError, ConfigError
 from zerogap.run.checkpoint import list_checkpoints
 from zerogap.run.environment import describe_environment
 
@@ -19,9 +19,11 @@ _MAY_CHANGE = (
     "engine.max_",
     "engine.prefix_cache",
     "ledger.",
-    "watch.stop",
+    "mismatch.",
+    "watch.",
 )
-"""Keys that change no token and no gradient of the steps already done; ``run.steps`` only with a constant schedule."""
+"""Keys that change no token and no gradient of the steps already done; ``run.steps`` only with a constant schedule.
+Remedies that were taken are in the checkpoint and stay taken, so a run that its budget ended goes on with a higher one."""
 
 
 class RunFolder:
@@ -54,11 +56,16 @@ class RunFolder:
 
         Raises:
             CheckpointError: another recipe's run is there; the message lists the keys that differ.
+            ConfigError: no folder can be there.
         """
         wanted = config.model_dump(mode="json")
         if self.latest_checkpoint() is not None and self.config.exists():
             self._check_same(json.loads(self.config.read_text(encoding="utf-8")), wanted)
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"run.dir = {str(self.path)!r} cannot be made a folder ({error.strerror}); set another run.dir"
+            raise ConfigError(msg) from error
         _write_json(self.config, wanted)
         _write_json(self.environment, describe_environment())
 

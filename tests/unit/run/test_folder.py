@@ -3,7 +3,7 @@ import json
 import pytest
 from helpers.recipes import run_config
 
-from zerogap.errors import CheckpointError
+from zerogap.errors import CheckpointError, ConfigError
 from zerogap.run.folder import RunFolder
 
 
@@ -53,6 +53,18 @@ def test_what_changes_gradients_is_refused_with_both_values(tmp_path):
     folder = with_checkpoint(tmp_path, run_config())
     with pytest.raises(CheckpointError, match=r"run\.seed: 0 then, 5 now"):
         folder.open(run_config(run={"dir": "runs/test", "steps": 4} | {"seed": 5}))
+
+
+def test_a_run_that_its_budget_or_an_alarm_ended_goes_on_with_other_limits(tmp_path):
+    folder = with_checkpoint(tmp_path, run_config(mismatch={"budget": 0.01}))
+    folder.open(run_config(mismatch={"budget": 0.1}, watch={"gap": 1.0}))
+
+
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"run\.dir = .*/file.* set another run\.dir"):
+        RunFolder(tmp_path / place).open(run_config())
 
 
 def test_without_a_checkpoint_the_folder_is_free(tmp_path):
