@@ -142,6 +142,7 @@ def test_a_budget_does_not_hide_what_nothing_closes(tmp_path):
     # The step that ended it is saved, its metrics too.
     assert (tmp_path / "run" / "checkpoints" / "step_000002").exists()
     assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 2
+    assert "mismatch.budget" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_remedy_survives_a_resume(tmp_path):
@@ -183,6 +184,7 @@ def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_
         make_run(tmp_path / "run", steps=5, run__checkpoint_every="0")
     (alarm,) = read_jsonl(tmp_path / "run" / "alarms.jsonl")
     assert (alarm["kind"], alarm["step"]) == ("numerics", 3)
+    assert "not finite" in (tmp_path / "run" / "report.html").read_text()
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000002"]
 
 

@@ -147,6 +147,7 @@ class TrainingRun:
         self._report(metrics)
         if self._oversight.ending is not None:
             self._checkpoint()
+            self._write_report()
             raise self._oversight.ending
 
     def _gather(self, step: int, metrics: StepMetrics) -> Gathered:
@@ -243,6 +244,7 @@ class TrainingRun:
             )
         elif self.step_number:
             self._checkpoint()
+            self._write_report()
 
     # ------------------------------------------------------------ evaluation
 
@@ -329,13 +331,11 @@ class TrainingRun:
 
     def finish(self) -> None:
         """Checkpoint, export (when the run is complete) and report."""
-        policy = self.machines.policy
         if self.step_number:
             self._checkpoint()
         if self.is_finished:
             with self.files.spans.span("export"):
-                export_policy(policy, self.folder.export)
-        path = write_report(self.folder.path, decode_token=lambda i: policy.detokenize([i], False))
+                export_policy(self.machines.policy, self.folder.export)
         took = format_duration(monotonic_s() - self._began_s)
         if self.is_finished:
             self._console.print(
@@ -346,6 +346,11 @@ class TrainingRun:
             self._console.print(
                 f"stopped{why} after step {self.step_number} of {self.config.run.steps}; the same command goes on"
             )
+        self._write_report()
+
+    def _write_report(self) -> None:
+        detokenize = self.machines.policy.detokenize
+        path = write_report(self.folder.path, decode_token=lambda i: detokenize([i], False))
         self._console.print(f"report: {path}")
 
     # ------------------------------------------------------------ setting up
