@@ -1,6 +1,8 @@
 """Arguments of the commands that look at a recorded run: audit, capsule, replay."""
 
 import argparse
+import os
+from pathlib import Path
 
 AUDIT_EXAMPLES = """Scores every token that a recorded step trained on again, with the weights that the step started from, on every rung
 of the ledger. Weights come from the run's folder alone: the newest checkpoint before the step (or the recipe's model), trained
@@ -33,10 +35,13 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``zerogap audit``."""
     _add_run_and_step(parser)
     parser.add_argument(
-        "--html", metavar="OUT", help="write a page of tokens coloured by their gap"
+        "--html",
+        type=_writable,
+        metavar="OUT",
+        help="write a page of tokens coloured by their gap",
     )
     parser.add_argument(
-        "--tokens", type=int, default=5, metavar="K", help="worst tokens to show (%(default)s)"
+        "--tokens", type=_count, default=5, metavar="K", help="worst tokens to show (%(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     _add_quiet(parser)
@@ -45,7 +50,7 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
 def add_capsule(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``zerogap capsule``."""
     _add_run_and_step(parser)
-    parser.add_argument("out", metavar="OUT", help="file to write")
+    parser.add_argument("out", type=_new, metavar="OUT", help="file to write, a new one")
     parser.add_argument(
         "--with-weights", action="store_true", help="embed weights of version 0 too"
     )
@@ -69,3 +74,31 @@ def _add_run_and_step(parser: argparse.ArgumentParser) -> None:
 
 def _add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        msg = f"{text!r} is no number of tokens; give 0 or more"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _new(text: str) -> str:
+    """A file that takes minutes to make and that others may refer to is not written over."""
+    if Path(text).is_file():
+        msg = f"{text} exists, and a capsule is not written over; give another name, or remove it"
+        raise argparse.ArgumentTypeError(msg)
+    return _writable(text)
+
+
+def _writable(text: str) -> str:
+    """Refused before a step is computed, not after."""
+    path = Path(text)
+    if path.is_dir():
+        msg = f"{text} is a folder; give the name of a file"
+        raise argparse.ArgumentTypeError(msg)
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        msg = f"{text} cannot be written: {nearest} is no folder that this user may write to; give another place"
+        raise argparse.ArgumentTypeError(msg)
+    return text

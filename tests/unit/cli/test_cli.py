@@ -220,6 +220,28 @@ def test_capsule_passes_everything_on(fake_run, capsys):
     assert kwargs == {"step": 3, "with_weights": True, "quiet": False}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "runs/x", "--tokens", "-3"], "'-3' is no number of tokens; give 0 or more"),
+        (["audit", "runs/x", "--html", "."], ". is a folder; give the name of a file"),
+        (["audit", "runs/x", "--html", "old.zip/a.html"], "old.zip is no folder"),
+        (["capsule", "runs/x", "old.zip"], "old.zip exists, and a capsule is not written over"),
+        (["capsule", "runs/x", "old.zip/new.zip"], "old.zip is no folder"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
+    arguments, message, fake_run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.zip").write_bytes(b"kept")
+    with pytest.raises(SystemExit) as ending:
+        main(arguments)
+    assert ending.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert fake_run.calls == []
+
+
 @pytest.mark.parametrize(("is_equal", "code"), [(True, 0), (False, 1)])
 def test_replay_says_by_its_exit_code_whether_it_is_equal(fake_run, is_equal, code):
     fake_run.results |= {"replay_capsule": SimpleNamespace(is_equal=is_equal), "describe_replay": []}  # fmt: skip

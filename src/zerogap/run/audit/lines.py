@@ -18,11 +18,14 @@ def describe_audit(audit: Audit, *, num_worst: int) -> Iterator[str]:
     )  # fmt: skip
     yield ""
     yield from _table(audit)
+    if num_worst == 0:
+        return
     worst = worst_tokens(audit.records, num_worst)
     if not worst:
         yield "no token has a gap of any source: all six log-probs of each are equal"
         return
-    yield f"the {len(worst)} worst tokens, by the gap that the loss sees and then by the largest raw source"
+    title = "worst token" if len(worst) == 1 else f"{len(worst)} worst tokens"
+    yield f"the {title}, by the gap that the loss sees and then by the largest raw source"
     for token in worst:
         yield ""
         yield from describe_token(token, audit.decode_token)

@@ -83,11 +83,14 @@ def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False)
         quiet: no progress.
 
     Raises:
-        CheckpointError: it is no capsule of this version, or the model has another architecture.
+        CheckpointError: it is no capsule of this version, the model has another architecture, or nothing would use it.
         ModelError: the model is not where it should be.
     """
     capsule, progress = read_capsule(path), Progress(Console(stderr=True), is_quiet=quiet)
     header, config = capsule.header, capsule.config
+    if model is not None and capsule.policy is not None and not config.loss.needs_reference:
+        msg = f"--model {model}: {path} has the step's weights and its loss ({config.loss.kind}) refers to no other of the recipe's, so nothing would be read there; leave it out"
+        raise CheckpointError(msg)
     # The same sums in the same order: as many threads as there were, unless the user says otherwise.
     apply_threads(recorded=int(header.machine["threads"]))
     if model is not None:

@@ -127,3 +127,9 @@ def test_a_run_that_trains_on_answers_has_no_gap_to_audit(recorded: Path, tmp_pa
     config.write_text(text[:at] + '"loss": {"kind": "sft"}' + text[end:])
     with pytest.raises(CheckpointError, match=r"loss\.kind = 'sft'"):
         audit_step(folder, quiet=True)
+
+
+def test_no_worst_tokens_are_shown_if_none_are_asked_for(recorded: Path):
+    audit = audit_step(recorded, step=2, quiet=True)
+    *_, last = (line for line in describe_audit(audit, num_worst=0) if line)
+    assert last.startswith("nats a token")
