@@ -122,6 +122,8 @@ class RunConfig(Section):
                 yield f'train.old_log_probs = "rollout": {kind}, which have no rollout log-probs; remove the key'
             if self.rollout.lag:
                 yield f"rollout.lag = {self.rollout.lag}: {kind}, so no samples can be old; remove the key"
+            if self.mismatch.budget is not None:
+                yield f"mismatch.budget = {self.mismatch.budget}: {kind}, which no engine has drawn, so there is no gap to limit; remove the key"
 
     def _answer_problems(self) -> Iterator[str]:
         """Losses that train on answers, and data without them."""

@@ -30,6 +30,9 @@ _PLAIN_VALUES: tuple[tuple[str, tuple[Any, ...], str], ...] = (
 def check_supported(hf: Mapping[str, Any], *, families: Sequence[str]) -> None:
     """Raise ModelError, naming every key and value at fault, unless the model can be computed exactly."""
     family = hf.get("model_type")
+    if family is None:
+        msg = f"config.json names no model_type, so it is no model's; give a model folder (a run's model is in its export/), of one of {families}"
+        raise ModelError(msg)
     if family not in families:
         msg = f"config.json has model_type = {family!r}, which is not supported; supported are {families}"
         raise ModelError(msg)

@@ -23,7 +23,7 @@ def describe_environment() -> dict[str, object]:
         "platform": platform.platform(),
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
-        "kernels": kernel_report(),
+        "kernels": kernel_report().removeprefix("kernels: "),
     }
 
 

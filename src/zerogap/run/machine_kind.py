@@ -29,7 +29,7 @@ def _machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
             yield _changed(name, then.get(name), now.get(name))
     # The kernels' own line names the threads too.
     if then.get("threads") == now.get("threads") and then.get("kernels") != now.get("kernels"):
-        yield f"{then.get('kernels')} then, {now.get('kernels')} now"
+        yield _changed("kernels", then.get("kernels"), now.get("kernels"))
     if _torch(then) != _torch(now):
         yield _changed("torch", _torch(then), _torch(now))
 

@@ -1,6 +1,7 @@
 """What a recipe makes of a model: its trainer, and how a step trains. For the run, and for whoever computes its steps again."""
 
 from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig
+from zerogap.errors import DataError, ModelError
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.versions import StepSettings
 from zerogap.train import Teacher, Trainer
@@ -26,7 +27,11 @@ def build_trainer(config: RunConfig, policy: Policy) -> Trainer:
 def _load_teacher(loss: LossConfig, policy: Policy) -> Teacher | None:
     if not isinstance(loss, DistillationLossConfig):
         return None
-    source = load_policy(ModelSection(path=loss.teacher), seed=0)
+    try:
+        source = load_policy(ModelSection(path=loss.teacher), seed=0)
+    except (ModelError, DataError) as error:
+        msg = f"loss.teacher = {loss.teacher!r} cannot be loaded: {error}"
+        raise ModelError(msg) from error
     policy.tokenizer.check_same_ids(source.tokenizer, what=f"loss.teacher = {loss.teacher!r}")
     return Teacher(source.model, vocab_limit=policy.vocab_limit)
 

@@ -55,6 +55,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             'old_log_probs = "rollout": corrections.weight',
         ),
         ({"loss": {"kind": "dpo"}, "rollout": {"lag": 1}}, "rollout.lag = 1"),
+        ({"loss": {"kind": "sft"}, "mismatch": {"budget": 0.1}}, "mismatch.budget = 0.1: .*no gap"),
         (
             {"loss": {"kind": "sft"}, "data": {"kind": "jsonl", "path": "a"}, "reward": MINE},
             "kind = 'sft': .*data.answer_field is none; name the field",

@@ -5,7 +5,7 @@ from zerogap.run.machine_kind import code_differences, machine_differences
 HERE = {
     "processor": "a chip",
     "threads": 2,
-    "kernels": "kernels: native C++ (2 threads)",
+    "kernels": "native C++ (2 threads)",
     "packages": {"torch": "2.13.0", "numpy": "2.0"},
     "zerogap": "0.1.0",
     "commit": "abc",
@@ -22,8 +22,8 @@ def test_a_machine_is_of_its_own_kind():
     ("change", "says"),
     [
         ({"processor": "another"}, "processor a chip then, another now"),
-        ({"threads": 4, "kernels": "kernels: native C++ (4 threads)"}, "threads 2 then, 4 now"),
-        ({"kernels": "kernels: torch"}, "kernels: native C++ (2 threads) then, kernels: torch now"),
+        ({"threads": 4, "kernels": "native C++ (4 threads)"}, "threads 2 then, 4 now"),
+        ({"kernels": "torch"}, "kernels native C++ (2 threads) then, torch now"),
         ({"packages": {"torch": "2.14.0"}}, "torch 2.13.0 then, 2.14.0 now"),
     ],
 )
