@@ -4,6 +4,7 @@ Nothing here calls ``zerogap.algorithms``: advantages, corrections, ratios, clip
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,39 @@ def reinforce_pp(c):
     return torch.cat(terms).sum() / c.num_tokens
 
 
+def without_group_mean(c):
+    rewards = {
+        s.group_id: [o.reward for o in c.samples if o.group_id == s.group_id] for s in c.samples
+    }
+    return [s.reward - sum(rewards[s.group_id]) / len(rewards[s.group_id]) for s in c.samples]
+
+
+def reinforce_pp_baseline(c):
+    flat = torch.cat([torch.full_like(p, a) for p, a in zip(c.log_probs, without_group_mean(c), strict=True)])  # fmt: skip
+    ratio = (torch.cat(c.log_probs) - torch.cat(c.old)).exp()
+    return -(ratio * (flat - flat.mean()) / flat.std()).sum() / c.num_tokens
+
+
+def clipped_sum(c, advantages):
+    bounds = c.case.loss.clip_low, c.case.loss.clip_high
+    columns = zip(c.log_probs, c.old, advantages, strict=True)
+    return sum(clipped((p - o).exp(), a, *bounds).sum() for p, o, a in columns)
+
+
+def dr_grpo(c):
+    return clipped_sum(c, without_group_mean(c)) / (len(c) * c.case.loss.constant_denominator)
+
+
+def dapo(c):
+    return clipped_sum(c, c.advantages) / c.num_tokens
+
+
+def grpo_with_kl_in_the_reward(c):
+    penalties = [0.1 * (p.detach() - ref).sum().item() for p, ref in zip(c.log_probs, c.ref, strict=True)]  # fmt: skip
+    shaped = [replace(s, reward=s.reward - x) for s, x in zip(c.samples, penalties, strict=True)]
+    return clipped_sum(c, standard_scores(shaped)) / c.num_tokens
+
+
 def sampled_distillation(c):
     teacher = tiny_model("qwen3", seed=2)
     total = torch.zeros((), dtype=torch.float64)
@@ -135,13 +169,18 @@ def sampled_distillation(c):
 
 
 def top_k_distillation(c):
+    """Reverse without a weight, or forward with one of the record's geometric mean."""
     teacher = tiny_model("qwen3", seed=2)
     total = torch.zeros((), dtype=torch.float64)
-    for sample in c.samples:
+    for i, sample in enumerate(c.samples):
         theirs, ids = log_softmax_alone(teacher, sample).detach().topk(c.case.loss.top_k)
         ours = log_softmax_alone(c.model, sample).gather(1, ids)
         theirs, ours = (torch.cat([x, (1 - x.exp().sum(1, keepdim=True)).log()], 1) for x in (theirs, ours))  # fmt: skip
-        total = total + (ours.exp() * (ours - theirs)).sum()
+        if c.case.loss.direction == "reverse":
+            total = total + (ours.exp() * (ours - theirs)).sum()
+        else:
+            weight = c.gap[i].mean().exp().clamp(max=c.case.corrections.weight.high)
+            total = total + weight * (theirs.exp() * (theirs - ours)).sum()
     return total / c.num_tokens
 
 
@@ -164,12 +203,17 @@ def dpo(c):
 FORMULAS = {
     "grpo, corrected": corrected_grpo,
     "grpo, bypass, off-policy mask": bypassed_grpo,
+    "grpo, kl in the reward": grpo_with_kl_in_the_reward,
+    "dr_grpo": dr_grpo,
+    "dapo": dapo,
     "gspo": gspo,
     "cispo": cispo,
     "rloo": rloo,
     "reinforce_pp": reinforce_pp,
+    "reinforce_pp, baseline": reinforce_pp_baseline,
     "distillation, sampled": sampled_distillation,
     "distillation, top_k": top_k_distillation,
+    "distillation, forward": top_k_distillation,
     "sft": sft,
     "dpo": dpo,
 }
@@ -196,7 +240,7 @@ def test_what_the_formulas_exercise_does_happen():
     assert 0 < corrected.num_vetoed_records < corrected.num_records
     assert corrected.weight_after.mean == pytest.approx(1.0)
     assert 0 < gradients_of(CASES["grpo, bypass, off-policy mask"])[1].off_policy_fraction < 1
-    for name in ("grpo, bypass, off-policy mask", "gspo", "cispo"):
+    for name in ("grpo, bypass, off-policy mask", "dr_grpo", "dapo", "gspo", "cispo"):
         assert 0 < gradients_of(CASES[name])[1].policy.clip_fraction < 1
 
 
