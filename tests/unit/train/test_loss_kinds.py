@@ -296,3 +296,28 @@ def test_several_updates_are_as_many_steps_against_the_log_probs_of_the_first(na
     EXACT.check(weights_after(whole), by_steps(groups, **bypass))
     with planted_fault("another order of the updates"):
         EXACT.check(weights_after(whole), by_steps(groups[::-1], **bypass))
+
+
+def everything_after(trainer):
+    """Weights of the policy and all that the trainer keeps, a critic's weights among it."""
+    state = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
+    return weights_after(trainer) | state
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_trainer_goes_on_from_its_state_to_the_bit(name):
+    case, settings = CASES[name], {"learning_rate": 1e-3, "warmup_steps": 4, "updates_per_step": 2}
+    samples = samples_for(case.loss)
+    whole, resumed = trainer_of(case, **settings), trainer_of(case, **settings)
+    whole.step(samples)
+    kept, weights = everything_after(whole), weights_after(whole)
+    state = {entry: tensor for entry, tensor in kept.items() if entry not in weights}
+    resumed.model.load_state_dict(weights)
+    resumed.load_state_dict(state)
+    EXACT.check(everything_after(resumed), kept)
+    whole.step(samples)
+    resumed.step(samples)
+    EXACT.check(everything_after(resumed), everything_after(whole))
+    moved = next(entry for entry in state if "exp_avg_sq" in entry)
+    with planted_fault("a moment of 0"):
+        EXACT.check(kept | {moved: torch.zeros_like(kept[moved])}, kept)
