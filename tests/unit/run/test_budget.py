@@ -152,6 +152,15 @@ def test_replays_are_for_the_source_that_they_close():
     ]
 
 
+@pytest.mark.parametrize(
+    ("gap", "remedy"), [("sampling", None), ("tokens", None), ("numbers", "numerics")]
+)
+def test_no_remedy_is_spent_on_a_source_that_it_does_not_close(gap, remedy):
+    run = Run(lag=2, **{gap: 0.05})
+    first, *_ = drive(run, controller(remedies=["replays", "staleness", "numerics"]), 3)
+    assert (first.remedy, run.lag, run.is_exact) == (remedy, 2, remedy is not None)
+
+
 def test_what_cannot_apply_is_passed_over_with_its_reason():
     run = Run(numbers=0.5, sampling=0.1, staleness_a_step=0.1, is_exact=False)
     (first, *_) = drive(run, controller(remedies=["replays", "staleness", "numerics"]), 3)

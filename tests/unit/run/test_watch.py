@@ -113,6 +113,19 @@ def test_a_number_that_is_not_finite_alarms_at_once_and_once(value):
     assert changes_of(after(mine, [{}] * 3, start=3)) == [("numerics", "off", 5)]
 
 
+def test_a_second_number_that_is_not_finite_starts_the_calm_steps_again():
+    reports = after(watch(patience=2), [{"train/loss": math.nan}, {}, {"train/loss": math.inf}, {}, {}])  # fmt: skip
+    assert changes_of(reports) == [("numerics", "on", 1), ("numerics", "off", 5)]
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_resumed_run_is_held_against_the_limits_that_it_had(kind):
+    before, later = watch(patience=2), watch(patience=2)
+    after(before, [{}] * 6)
+    later.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert changes_of(after(later, [BAD[kind]] * 2, start=7)) == [(kind, "on", 8)]
+
+
 def test_an_exception_names_its_message():
     report = watch(stop=True).failed(7, NumericsError("rollout g/3: log-prob is nan"))
     (alarm,) = report.alarms

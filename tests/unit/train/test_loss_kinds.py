@@ -229,6 +229,17 @@ def test_answers_that_nobody_prefers_are_refused():
             trainer_of(CASES["dpo"]).step(given)
 
 
+@pytest.mark.parametrize(("value_clip", "is_clipped"), [(1e-3, True), (0.0, False)])
+def test_values_are_held_near_those_of_the_start_of_the_step(value_clip, is_clipped):
+    critic = CriticConfig(value_clip=value_clip, learning_rate=1e-2)
+    case = Case(PPOLossConfig(kind="ppo", critic=critic))
+    several, one = (
+        trainer_of(case, updates_per_step=n).step(samples_for(case.loss)) for n in (3, 1)
+    )
+    assert (several.critic.clip_fraction > 0) is is_clipped
+    assert one.critic.clip_fraction == 0, "in a first update no value has moved"
+
+
 def test_a_critics_state_goes_with_a_critic():
     with_critic, without = trainer_of(CASES["ppo"]), trainer_of(CASES["grpo"])
     with pytest.raises(CheckpointError, match="has a critic"):
