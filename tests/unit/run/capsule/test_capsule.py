@@ -51,6 +51,17 @@ def test_a_replay_gives_the_same_bits_as_the_run(capsule: Path):
     assert list(describe_replay(replay))[-1] == "the same bits"
 
 
+def test_equal_numbers_with_one_other_gradient_are_not_the_same_bits(capsule: Path):
+    """Two elements that change places leave loss and norms as they are."""
+    replay = replay_capsule(capsule, quiet=True)
+    tensors = dict(replay.found.tensors) | {"norm.weight": "0" * 32}
+    other = replace(replay, found=replace(replay.found, tensors=tensors))
+    assert not other.is_equal
+    assert list(describe_replay(other))[-1] == (
+        "NOT the same bits: the gradients of 1 tensor (norm.weight) differ"
+    )
+
+
 def test_a_capsule_says_what_is_in_it(capsule: Path):
     lines = "\n".join(describe_capsule(read_capsule(capsule), capsule))
     assert "version 2, embedded with the tokenizer" in lines
