@@ -29,6 +29,7 @@ _EXAMPLES = """examples:
 """
 
 _TRAIN_EXAMPLES = """A run that was interrupted goes on where it stopped: give the same command again.
+Exit code: 0, 2 after an error, 3 when an alarm stopped the run (watch.stop), 130 after a second Ctrl-C.
 
 examples:
   zerogap train recipes/quickstart.toml

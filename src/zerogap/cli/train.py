@@ -11,6 +11,9 @@ from zerogap import __version__
 if TYPE_CHECKING:
     from zerogap.config.load import ResolvedConfig
 
+ALARMED = 3
+"""Exit code of a run that an alarm has stopped (``watch.stop``); the same command goes on."""
+
 
 def train(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Run a recipe, or print what it resolves to."""
@@ -22,8 +25,8 @@ def train(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
         return 0
     from zerogap import run
 
-    run.train(resolved.config, quiet=arguments.quiet)
-    return 0
+    result = run.train(resolved.config, quiet=arguments.quiet)
+    return ALARMED if result.is_alarmed else 0
 
 
 def _dry_run(resolved: ResolvedConfig) -> Iterator[str]:

@@ -45,7 +45,8 @@ class RunConfig(Section):
     run: RunSection
     """How long, and where it is kept."""
     numerics: Literal["exact", "fast"] = "exact"
-    """exact: engine and trainer give every token the same log-prob, bit for bit; fast: kernels may differ by rounding."""
+    """exact: engine and trainer give every token the same log-prob, bit for bit, with the same weights; fast: each side takes
+    the faster products of this machine."""
     model: ModelSection
     """Where the policy comes from."""
     data: DataConfig

@@ -145,6 +145,7 @@ class TrainingRun:
             if self._is_due(self.config.run.checkpoint_every, step):
                 self._checkpoint()
         self._report(metrics)
+        self._oversight.tell()
         if self._oversight.ending is not None:
             self._checkpoint()
             self._write_report()

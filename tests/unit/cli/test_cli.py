@@ -59,10 +59,16 @@ def _step(rid, index, text, *, ended=None):
 
 
 def test_train_gets_the_resolved_config(fake_run, recipe):
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=False)
     assert main(["train", recipe, "--run.steps", "7", "--quiet", "--numerics=fast"]) == 0
     ((name, (config,), kwargs),) = fake_run.calls
     assert (name, config.run.steps, config.numerics) == ("train", 7, "fast")
     assert kwargs == {"quiet": True}
+
+
+def test_a_script_can_tell_that_an_alarm_stopped_a_run(fake_run, recipe):
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=True)
+    assert main(["train", recipe]) == 3
 
 
 def test_dry_run_prints_a_recipe_and_who_set_what(recipe, capsys):
