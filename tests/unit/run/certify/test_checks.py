@@ -183,7 +183,7 @@ class KeepsPages(Engine):
         self._loop.weight_version = version
 
 
-def versions(subjects, requests, kind=Engine, *, publishes=True):
+def versions(subjects, requests, kind=Engine, *, publishes=True, weight=None):
     model = subjects.policy.model
     engine = kind(model, kv_cache_tokens=2048, eos_token_ids=subjects.policy.eos_token_ids, vocab_limit=subjects.policy.vocab_limit)  # fmt: skip
     publisher = Publisher(SharedWeights(model), engine, WeightVersions())
@@ -192,7 +192,7 @@ def versions(subjects, requests, kind=Engine, *, publishes=True):
     finding = check_versions(
         engine,
         requests,
-        weights["layers.0.input_norm.weight"],
+        weights["layers.0.input_norm.weight"] if weight is None else weight,
         publish=publisher.publish if publishes else lambda version: engine._use_version(version),
         score=subjects.trainer().score,
     )
@@ -208,6 +208,14 @@ def test_tokens_are_of_the_version_they_carry(subjects, requests):
 def test_an_engine_that_forgets_a_version_is_noticed(subjects, requests, kind):
     with planted_fault(kind.__doc__):
         keeps(versions(subjects, requests, kind))
+
+
+def test_a_weight_that_no_forward_pass_reads_is_noticed(subjects, requests):
+    finding = versions(subjects, requests, weight=torch.ones(3))
+    assert not finding.is_kept
+    assert finding.figure == (
+        "changed weights gave the same log-probs: the engine does not read them"
+    )
 
 
 # ---------------------------------------------------------------- 5
