@@ -3,8 +3,8 @@
     python benchmarks/ledger.py --json
 
 Steps of recipes/quickstart.toml in this process: generate, audit, train, publish, with rewards that take turns. The
-audit scores the records that the default share chooses with a forward pass of its own; what it costs is divided by the
-time of the same step without it. Both see the same machine a moment apart, so the ratio is worth more than the seconds.
+audit of the default share begins before the trainer's step and ends after it, with the log-probs of the trainer's own pass;
+what it costs is divided by the time of the same step without it. Both see the same machine a moment apart, so the ratio is worth more than the seconds.
 """
 
 import argparse
@@ -69,8 +69,12 @@ def steps(config: RunConfig) -> Iterator[dict[str, float]]:
         timed = Timed()
         samples = timed("generate", lambda: draw(engine))
         engine.release_memory_occupation()
-        entry = timed("audit", partial(ledger.measure, samples, step=step, version=step - 1))
-        timed("train", partial(trainer.step, samples, exact_version=step - 1))
+        audit = timed("audit", partial(ledger.start, samples, step=step, version=step - 1))
+        trained = timed("train", partial(trainer.step, samples, exact_version=step - 1))
+        names = (sample.rollout_id for sample in samples)
+        own = dict(zip(names, trained.old_log_probs, strict=True))
+        entry = timed("finish", partial(audit.finish, own))
+        timed.seconds["audit"] += timed.seconds.pop("finish")
         timed("publish", partial(publish, policy, engine, step))
         yield {
             **timed.seconds,
@@ -115,6 +119,7 @@ def ledger_of(config: RunConfig, policy: Policy, engine: Engine) -> Ledger:
         config.ledger,
         reencode=lambda ids: reencode(ids, policy.tokenizer),
         seed=0,
+        trainer_scores=config.train.updates_per_step == 1,
     )
 
 

@@ -235,7 +235,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("step/time_s", "last", "the whole step"),
     ("step/generate_s", "sum", "sampling"),
     ("step/reward_s", "sum", "grading"),
-    ("step/audit_s", "sum", "the ledger's own forward passes"),
+    ("step/audit_s", "sum", "the ledger, with forward passes of its own where it makes some"),
     ("step/train_s", "sum", "forward, backward and optimizer"),
     ("step/publish_s", "sum", "handing the new weights to the engine"),
     ("step/evaluate_s", "sum", "evaluation"),

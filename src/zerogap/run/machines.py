@@ -134,4 +134,5 @@ class Machines:
             config.ledger,
             reencode=lambda ids: reencode(ids, tokenizer),
             seed=config.run.seed,
+            trainer_scores=config.train.updates_per_step == 1,
         )

@@ -35,7 +35,7 @@ def train(config: RunConfig, *, quiet: bool = False) -> TrainResult:
         ZerogapError: the recipe, its data, its model or its folder cannot be used, or a step failed.
     """
     apply_threads()
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     with (
         TrainingRun(config, console, is_quiet=quiet) as run,
         Interrupt(run.announce_interrupt) as interrupt,

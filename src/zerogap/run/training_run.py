@@ -30,7 +30,7 @@ from zerogap.run.files import RunFiles
 from zerogap.run.folder import RunFolder
 from zerogap.run.free_memory import return_free_memory
 from zerogap.run.gather import Gathered, build_gatherer, build_shapings
-from zerogap.run.ledger import trained_gap
+from zerogap.run.ledger import StartedAudit, trained_gap
 from zerogap.run.machines import Machines
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
@@ -130,8 +130,9 @@ class TrainingRun:
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
             try:
-                self._audit(step, gathered.trained, metrics)
+                audit = self._start_audit(step, gathered.trained)
                 trained = self._train(step, gathered.trained, metrics)
+                self._finish_audit(audit, gathered.trained, trained, metrics)
             except NumericsError as error:
                 self.exercise.stream.load_state_dict(prompts_before)
                 self._give_up(step, gathered.trained, error)
@@ -166,11 +167,24 @@ class TrainingRun:
         self.engine.release_memory_occupation()
         return gathered
 
-    def _audit(self, step: int, rollouts: Rollouts, metrics: StepMetrics) -> None:
-        """The ledger measures before any weight moves, with forward passes of its own."""
+    def _start_audit(self, step: int, rollouts: Rollouts) -> StartedAudit:
+        """The ledger measures before any weight moves."""
         machines = self.machines
         with self.files.spans.span("audit"), products(machines.numerics.trainer):
-            entry = machines.ledger.measure(rollouts.samples, step=step, version=machines.version)
+            return machines.ledger.start(rollouts.samples, step=step, version=machines.version)
+
+    def _finish_audit(
+        self,
+        audit: StartedAudit,
+        rollouts: Rollouts,
+        trained: TrainMetrics | None,
+        metrics: StepMetrics,
+    ) -> None:
+        """Its last rung is what the trainer computed before its first update."""
+        own = () if trained is None else trained.old_log_probs
+        names = (sample.rollout_id for sample in rollouts.samples)
+        with self.files.spans.span("audit"):
+            entry = audit.finish(dict(zip(names, own, strict=False)))
         self.files.ledger.write(entry.record())
         metrics.add_all(entry.metrics())
 

@@ -26,7 +26,7 @@ BAD = {
     "entropy": {"policy/entropy": 0.1},
     "gradient": {"train/grad_norm": 50.0},
     "truncation": {"rollout/truncated_fraction": 0.9, "rollout/completion_len/mean": 31.0},
-    "signal": {"group/without_signal": 9.0},
+    "signal": {"group/without_signal": 10.0},
 }
 
 
@@ -55,6 +55,15 @@ def test_an_alarm_goes_on_after_patience_and_off_after_patience(kind):
 def test_one_good_step_in_between_starts_the_count_again(kind):
     reports = after(watch(patience=2), [{}] * 6 + [BAD[kind], {}, BAD[kind], {}, BAD[kind]])
     assert changes_of(reports) == []
+
+
+def test_a_policy_that_has_learned_may_be_certain_of_what_it_knows():
+    certain = {"policy/entropy": 0.1}
+    learned = certain | {"reward/mean": 0.9}
+    assert changes_of(after(watch(), [{}] * 5 + [learned] * 5)) == []
+    assert changes_of(after(watch(), [{}] * 5 + [certain] * 2)) == [("entropy", "on", 7)]
+    gone = {"policy/entropy": 0.01, "reward/mean": 0.9}
+    assert changes_of(after(watch(), [{}] * 5 + [gone] * 2)) == [("entropy", "on", 7)]
 
 
 def test_between_nine_tenths_and_the_limit_an_alarm_stays_what_it_is():

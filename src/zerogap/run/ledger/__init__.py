@@ -1,13 +1,14 @@
 """The ledger of a run: a share of each step's samples is scored again up a ladder, and the gap gets its five sources.
 
 Comes in: the samples of a step before they train, and the version of the weights that will. Goes out: a
-``LedgerEntry``, which is a line of ``ledger.jsonl`` and the ``gap/*`` metrics. It scores with forward passes of its own,
-so it measures whatever the loss, the corrections or the old log-probs are, and it changes nothing.
+``LedgerEntry``, which is a line of ``ledger.jsonl`` and the ``gap/*`` metrics. What it compares with the engine are the
+trainer's own log-probs, from a forward pass of its own or from that of the first update, so it measures whatever the loss,
+the corrections or the old log-probs are, and it changes nothing.
 """
 
 from zerogap.run.ledger.climb import AuditedRecord, climb
 from zerogap.run.ledger.entry import LedgerEntry, WorstToken
-from zerogap.run.ledger.ledger import Ledger
+from zerogap.run.ledger.ledger import Ledger, StartedAudit
 from zerogap.run.ledger.scorer import ForwardScorer, Routes, Scorer
 from zerogap.run.ledger.trained import trained_gap
 
@@ -18,6 +19,7 @@ __all__ = [
     "LedgerEntry",
     "Routes",
     "Scorer",
+    "StartedAudit",
     "WorstToken",
     "climb",
     "trained_gap",

@@ -2,13 +2,14 @@
 
 A token is scored with the weights that drew it, so a record that several versions wrote is scored by each of them. In
 a synchronous run of a dense model those weights are the present ones and there are no routes: one pass gives a2, a3 and
-a4, and a5 too where encoding the text again gives the same ids.
+a4, and a5 too where encoding the text again gives the same ids. A trainer that is about to make that pass anyway, before
+any weight moves, need not be asked twice: ``start_climb`` does the rest, and ``finish`` takes the trainer's own log-probs.
 
 What several versions wrote was drawn beside keys of older weights, and is scored beside keys of one: that difference
 shows up under ``numbers``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,21 +72,77 @@ def climb(
         WeightSyncError: the scorer has no weights of ``version``.
         NumericsError: a rung is not finite; names the record.
     """
+    started = start_climb(samples, scorer, version=version, reencode=reencode)
+    return started.finish(started.score_present())
+
+
+def start_climb(
+    samples: Sequence[Sample],
+    scorer: Scorer,
+    *,
+    version: int,
+    reencode: Callable[[np.ndarray], Reencoding],
+) -> "StartedClimb":
+    """Every forward pass but that of ``version`` over the samples as they are. Arguments and errors as ``climb``."""
     passes = Passes(samples, scorer)
-    a4 = passes.of_version(version)
-    a2, is_held = passes.by_own_version("replayed")
-    a3, _ = passes.by_own_version("free")
+    passes.prefetch_others(version)
     again = [reencode(sample.token_ids) for sample in samples]
-    a5 = _on_reencoded(samples, again, a4, scorer, version)
-    return [
-        _record(
-            sample,
-            rungs=(a2[i], a3[i], a4[i], a5[i]),
-            is_held=is_held[i],
-            is_differing=again[i].partner_T < 0,
-        )
-        for i, sample in enumerate(samples)
-    ]
+    return StartedClimb(
+        samples=samples,
+        version=version,
+        passes=passes,
+        again=again,
+        reread=_read_again(samples, again, scorer, version),
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StartedClimb:
+    """Rungs that are scored; the present weights on the recorded ids are missing."""
+
+    samples: Sequence[Sample]
+    version: int
+    """Of the present weights."""
+    passes: Passes
+    again: Sequence[Reencoding]
+    """Of each sample."""
+    reread: Mapping[int, np.ndarray]
+    """Place of a sample -> log-probs [U] on its ids of the text encoded again; samples whose ids come back have none."""
+
+    def score_present(self) -> list[np.ndarray]:
+        """Make the missing pass: log-probs of the present weights, [T] of each sample."""
+        present = self.passes.of_version(self.version)
+        for routes in ("replayed", "free"):
+            self.passes.by_own_version(routes)
+        return present
+
+    def finish(self, present: Sequence[np.ndarray]) -> list[AuditedRecord]:
+        """The records, with the log-probs of the present weights, [T] of each sample.
+
+        Raises:
+            NumericsError: a rung is not finite; names the record.
+        """
+        self.passes.provide(self.version, present)
+        a4 = self.passes.of_version(self.version)
+        a2, is_held = self.passes.by_own_version("replayed")
+        a3, _ = self.passes.by_own_version("free")
+        return [
+            _record(
+                sample,
+                rungs=(a2[i], a3[i], a4[i], self._a5(i, a4[i])),
+                is_held=is_held[i],
+                is_differing=self.again[i].partner_T < 0,
+            )
+            for i, sample in enumerate(self.samples)
+        ]
+
+    def _a5(self, i: int, a4: np.ndarray) -> np.ndarray:
+        if i not in self.reread:
+            return a4
+        is_known = known_again(self.samples[i], self.again[i])
+        a5 = a4.copy()
+        a5[is_known] = self.reread[i][self.again[i].partner_T[is_known]]
+        return a5
 
 
 def _record(
@@ -115,23 +172,14 @@ def _record(
     )
 
 
-def _on_reencoded(
-    samples: Sequence[Sample],
-    again: Sequence[Reencoding],
-    a4: Sequence[np.ndarray],
-    scorer: Scorer,
-    version: int,
-) -> list[np.ndarray]:
-    """a5; no forward pass for records whose ids come back the same."""
+def _read_again(
+    samples: Sequence[Sample], again: Sequence[Reencoding], scorer: Scorer, version: int
+) -> dict[int, np.ndarray]:
+    """Scores on the ids that were encoded again; no forward pass for records whose ids come back the same."""
     at = [
         i for i, one in enumerate(again) if not one.is_same and known_again(samples[i], one).any()
     ]
-    a5 = [column.copy() for column in a4]
     if not at:
-        return a5
+        return {}
     changed = [as_sample(samples[i], again[i]) for i in at]
-    scored = Passes(changed, scorer).of_version(version)
-    for i, column in zip(at, scored, strict=True):
-        is_known = known_again(samples[i], again[i])
-        a5[i][is_known] = column[again[i].partner_T[is_known]]
-    return a5
+    return dict(zip(at, Passes(changed, scorer).of_version(version), strict=True))

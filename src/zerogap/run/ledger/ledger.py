@@ -1,13 +1,14 @@
 """The measurement of a step: which records, up the ladder, summed up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from zerogap.algorithms import choose_records
 from zerogap.config.ledger import LedgerConfig
 from zerogap.data import Reencoding
-from zerogap.run.ledger.climb import audited_tokens, climb
+from zerogap.run.ledger.climb import StartedClimb, audited_tokens, start_climb
 from zerogap.run.ledger.entry import LedgerEntry
 from zerogap.run.ledger.scorer import Scorer
 from zerogap.types import Sample, exclusion_reason
@@ -26,6 +27,7 @@ class Ledger:
         *,
         reencode: Callable[[np.ndarray], Reencoding],
         seed: int,
+        trainer_scores: bool = False,
     ) -> None:
         """A ledger of one run.
 
@@ -34,9 +36,12 @@ class Ledger:
             config: how much is audited.
             reencode: decodes ids and encodes the text again.
             seed: of the run; chooses what is audited, together with the step.
+            trainer_scores: a step scores every sample with the weights that it starts from (one update a step does), so that
+                ``finish`` can be given those log-probs instead of a pass of the ledger's own.
         """
         self._scorer, self._config = scorer, config
         self._reencode, self._seed = reencode, seed
+        self._trainer_scores = trainer_scores
 
     def choose(self, samples: Sequence[Sample], *, step: int) -> list[Sample]:
         """The records that are audited: whole ones, valid, with sampled tokens; the same at every call."""
@@ -53,8 +58,8 @@ class Ledger:
         )
         return [samples[i] for i in chosen]
 
-    def measure(self, samples: Sequence[Sample], *, step: int, version: int) -> LedgerEntry:
-        """Audit a step. Call it before ``Trainer.step``: afterwards the weights are others.
+    def start(self, samples: Sequence[Sample], *, step: int, version: int) -> "StartedAudit":
+        """Begin to audit a step. Call it before ``Trainer.step``: afterwards the weights are others.
 
         Args:
             samples: of the step, all of them.
@@ -65,7 +70,39 @@ class Ledger:
             NumericsError: a rung of an audited token is not finite; names the record.
         """
         chosen = self.choose(samples, step=step)
-        records = (
-            climb(chosen, self._scorer, version=version, reencode=self._reencode) if chosen else []
+        climb = start_climb(chosen, self._scorer, version=version, reencode=self._reencode) if chosen else None  # fmt: skip
+        if climb is not None and not (self._trainer_scores and not self._scorer.has_routes):
+            climb.score_present()
+        return StartedAudit(step=step, version=version, climb=climb)
+
+    def measure(self, samples: Sequence[Sample], *, step: int, version: int) -> LedgerEntry:
+        """Audit a step at once, with every forward pass of its own. Arguments and errors as ``start``."""
+        started = self.start(samples, step=step, version=version)
+        if started.climb is None:
+            return started.finish({})
+        present = started.climb.score_present()
+        return started.finish(
+            dict(zip((s.rollout_id for s in started.climb.samples), present, strict=True))
         )
-        return LedgerEntry.of(records, step=step, version=version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedAudit:
+    """An audit that lacks the log-probs of the weights that are about to train."""
+
+    step: int
+    version: int
+    climb: StartedClimb | None
+    """None if nothing is audited."""
+
+    def finish(self, own_log_probs: Mapping[str, np.ndarray]) -> LedgerEntry:
+        """The entry.
+
+        Args:
+            own_log_probs: [T] by rollout id: what the trainer computed before any weight moved (never the engine's, whatever
+                the loss takes for the old ones). Read only where the ledger made no pass of its own.
+        """
+        if self.climb is None:
+            return LedgerEntry.of([], step=self.step, version=self.version)
+        present = [own_log_probs[sample.rollout_id] for sample in self.climb.samples]
+        return LedgerEntry.of(self.climb.finish(present), step=self.step, version=self.version)

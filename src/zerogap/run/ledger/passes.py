@@ -15,6 +15,21 @@ class Passes:
     def __init__(self, samples: Sequence[Sample], scorer: Scorer) -> None:
         self._samples, self._scorer = samples, scorer
         self._found: dict[tuple[int, int, Routes], np.ndarray] = {}
+        self._gone: set[int] = set()
+
+    def prefetch_others(self, version: int) -> None:
+        """Score what other versions than this one drew, so that their weights are not needed later."""
+        for other in _versions(self._samples):
+            at = [i for i, sample in enumerate(self._samples) if other in sample.weight_version]
+            for routes in ("replayed", "free"):
+                if other != version:
+                    self._columns(at, other, routes)
+
+    def provide(self, version: int, columns: Sequence[np.ndarray]) -> None:
+        """Take every sample's scores by one version, with its own routes, from who has them; known ones stay."""
+        routes = self._routes("free")
+        for i, column in enumerate(columns):
+            self._found.setdefault((i, version, routes), column.astype(np.float64))
 
     def of_version(self, version: int) -> list[np.ndarray]:
         """Every sample by one version, which must be held, with its own routes.
@@ -42,16 +57,23 @@ class Passes:
 
     def _columns(self, at: Sequence[int], version: int, routes: Routes) -> list[np.ndarray] | None:
         """Scores of the samples at these places; None if the version is gone."""
-        routes = routes if self._scorer.has_routes else "replayed"
+        routes = self._routes(routes)
         missing = [i for i in at if (i, version, routes) not in self._found]
+        if version in self._gone:
+            return None
         if missing:
             samples = [self._samples[i] for i in missing]
             scored = self._scorer.score(samples, version=version, routes=routes)
             if scored is None:
+                # Asked once: later the scorer might hold other weights under this number's place.
+                self._gone.add(version)
                 return None
             for i, column in zip(missing, scored, strict=True):
                 self._found[i, version, routes] = column.astype(np.float64)
         return [self._found[i, version, routes] for i in at]
+
+    def _routes(self, routes: Routes) -> Routes:
+        return routes if self._scorer.has_routes else "replayed"
 
 
 def _versions(samples: Sequence[Sample]) -> list[int]:

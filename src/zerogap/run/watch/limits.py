@@ -27,6 +27,8 @@ _NUM_FIRST = 5
 _NUM_RECENT = 20
 _RISE = 1.25
 """A run that starts beyond the truncation limit alarms when the share rises by a quarter."""
+_EARNED = 0.1
+"""Of the entropy limit, while the reward is above that of all first steps: a policy that knows the answers is certain of them."""
 
 
 class History:
@@ -35,6 +37,7 @@ class History:
     def __init__(self, config: WatchConfig) -> None:
         self._config = config
         self._entropies: list[float] = []
+        self._rewards: list[float] = []
         self._truncations: list[float] = []
         self._grad_norms: list[float] = []
 
@@ -47,8 +50,10 @@ class History:
             share = metrics.get("group/without_signal", 0.0) / num_groups
             yield "signal", Reading(share, config.no_signal_fraction)
         if (entropy := metrics.get("policy/entropy")) is not None:
+            has_learned = self._has_learned(metrics)
             if (usual := _usual(self._entropies, entropy)) is not None:
-                yield "entropy", Reading(entropy, usual * config.entropy_share, is_collapse_below=True)  # fmt: skip
+                limit = usual * config.entropy_share * (_EARNED if has_learned else 1.0)
+                yield "entropy", Reading(entropy, limit, is_collapse_below=True)
         if (share := metrics.get("rollout/truncated_fraction")) is not None:
             if (usual := _usual(self._truncations, share)) is not None:
                 is_high = usual > config.truncated_fraction
@@ -60,10 +65,20 @@ class History:
             if norm > 0:
                 self._grad_norms = [*self._grad_norms, norm][-_NUM_RECENT:]
 
+    def _has_learned(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the reward is above that of every first step; not before they are over."""
+        reward = metrics.get("reward/mean")
+        return (
+            reward is not None
+            and _usual(self._rewards, reward) is not None
+            and reward > max(self._rewards)
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint; JSON."""
         return {
             "entropies": list(self._entropies),
+            "rewards": list(self._rewards),
             "truncations": list(self._truncations),
             "grad_norms": list(self._grad_norms),
         }
@@ -71,6 +86,7 @@ class History:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of ``state_dict``."""
         self._entropies = list(state["entropies"])
+        self._rewards = list(state["rewards"])
         self._truncations = list(state["truncations"])
         self._grad_norms = list(state["grad_norms"])
 

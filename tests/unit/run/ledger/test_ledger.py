@@ -13,6 +13,7 @@ from zerogap.config.ledger import LedgerConfig
 from zerogap.errors import NumericsError, WeightSyncError
 from zerogap.obs import METRICS, JsonlFile, read_jsonl
 from zerogap.run.ledger import Ledger, climb
+from zerogap.train import score_samples
 from zerogap.types import Outcome
 from zerogap.weights import WeightHistory
 
@@ -87,7 +88,7 @@ def test_old_weights_take_one_pass_a_version_over_the_records_that_they_drew():
     old = [replace(s, weight_version=np.where(s.weight_version >= 0, 3, -1)) for s in samples[:2]]
     new = [replace(s, weight_version=np.where(s.weight_version >= 0, 4, -1)) for s in samples[2:]]
     entry_of(scorer, [*old, *new], version=4)
-    assert [(version, len(ids)) for version, _, ids in scorer.asked] == [(4, 4), (3, 2)]
+    assert sorted((version, len(ids)) for version, _, ids in scorer.asked) == [(3, 2), (4, 4)]
 
 
 def test_unattributed_tokens_are_counted_beside_the_others():
@@ -179,3 +180,42 @@ def test_columns_reach_whoever_shows_tokens():
     EXACT.check({"numbers": record.attribution.differences["numbers"]}, expected)
     with planted_fault("differences of the wrong token"):
         EXACT.check({"numbers": record.attribution.differences["numbers"][::-1].copy()}, expected)
+
+
+def test_a_trainer_that_scores_every_sample_is_not_asked_twice():
+    """What a step of one update computes before its weights move is the missing rung; the ledger makes no pass for it."""
+    scorer, samples = CountingScorer(), make_groups(4, 2)
+    ledger = Ledger(scorer, LedgerConfig(share=1.0), reencode=same_ids, seed=0, trainer_scores=True)
+    started = ledger.start(samples, step=1, version=0)
+    assert scorer.asked == []
+    own = {s.rollout_id: s.rollout_log_probs + np.float32(0.5) for s in samples}
+    entry = started.finish(own)
+    assert scorer.asked == []
+    assert entry.statistics.sources["numbers"].open.signed_mean == pytest.approx(0.5, abs=1e-6)
+    again = ledger.start(samples, step=1, version=0)
+    with pytest.raises(NumericsError, match="rung a2"):
+        again.finish({s.rollout_id: np.full(len(s), np.nan) for s in samples})
+
+
+def test_what_the_trainer_will_not_score_is_scored_before_the_weights_move():
+    """Other versions, texts that encode to other ids, and everything where a step makes several updates."""
+    model, samples = tiny_model(), make_groups(2, 2)
+    old = [replace(s, weight_version=np.where(s.weight_version >= 0, 3, -1)) for s in samples[:2]]
+    new = [replace(s, weight_version=np.where(s.weight_version >= 0, 4, -1)) for s in samples[2:]]
+    history = WeightHistory(1)
+    history.remember(3, tiny_model(seed=1))
+    entries = []
+    for trainer_scores in (True, False):
+        ledger = Ledger(
+            scorer_of(model, version=4, history=history), LedgerConfig(share=1.0),
+            reencode=same_ids, seed=0, trainer_scores=trainer_scores,
+        )  # fmt: skip
+        started = ledger.start([*old, *new], step=1, version=4)
+        own = score_samples(model, [*old, *new], vocab_limit=97, micro_batch_tokens=256)
+        with torch.no_grad():
+            model.norm.weight.mul_(2)
+        entries.append(started.finish(dict(zip((s.rollout_id for s in [*old, *new]), own, strict=True))))  # fmt: skip
+        with torch.no_grad():
+            model.norm.weight.div_(2)
+    assert entries[0].record() == entries[1].record()
+    assert entries[0].statistics.sources["staleness"].open.mean > 0
