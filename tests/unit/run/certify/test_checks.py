@@ -183,6 +183,18 @@ class KeepsPages(Engine):
         self._loop.weight_version = version
 
 
+class TurnsVersionsAround(Engine):
+    """Gives the tokens of a completion the version numbers of its other end."""
+
+    def generate(self, requests, **named):
+        return [replace(o, weight_versions=_turned(o.weight_versions)) for o in super().generate(requests, **named)]  # fmt: skip
+
+
+def _turned(spans):
+    end = spans[-1].end if spans else 0
+    return tuple(replace(s, start=end - s.end, end=end - s.start) for s in reversed(spans))
+
+
 def versions(subjects, requests, kind=Engine, *, publishes=True, weight=None):
     model = subjects.policy.model
     engine = kind(model, kv_cache_tokens=2048, eos_token_ids=subjects.policy.eos_token_ids, vocab_limit=subjects.policy.vocab_limit)  # fmt: skip
@@ -208,6 +220,12 @@ def test_tokens_are_of_the_version_they_carry(subjects, requests):
 def test_an_engine_that_forgets_a_version_is_noticed(subjects, requests, kind):
     with planted_fault(kind.__doc__):
         keeps(versions(subjects, requests, kind))
+
+
+def test_a_completion_that_goes_back_to_older_weights_is_noticed(subjects, requests):
+    finding = versions(subjects, requests, TurnsVersionsAround)
+    assert not finding.is_kept
+    assert "a sequence goes back to an older version" in finding.figure
 
 
 def test_a_weight_that_no_forward_pass_reads_is_noticed(subjects, requests):
