@@ -103,17 +103,13 @@ class TransformersGenerator:
         """The weights are whole: tokens carry ``version`` from now on."""
         self._version = version
 
-    # A KV cache lives as long as one call of transformers' generate: there is nothing to give back or to empty.
+    # A KV cache lives as long as one call of transformers' generate: there is nothing to give back.
 
     def release_memory_occupation(self) -> None:
         """Nothing is held between calls."""
 
     def resume_memory_occupation(self) -> None:
         """Nothing was given back."""
-
-    def flush_cache(self) -> bool:
-        """Nothing is cached between calls."""
-        return True
 
     def generate(
         self,

@@ -33,6 +33,11 @@ class RowProbe:
         """Whether no shape failed."""
         return not self.failures
 
+    @property
+    def examples(self) -> str:
+        """The first few failures, for a message; empty if there are none."""
+        return ", ".join(f"{i}x{o} at {rows} rows" for i, o, rows in self.failures[:3])
+
 
 def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     """Multiply random rows by a random weight of each (in, out) shape at several row counts and compare bits."""

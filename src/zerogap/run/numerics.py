@@ -44,8 +44,7 @@ def settle_numerics(
         )
     probe = policy.probe()
     if not probe.is_exact:
-        shapes = ", ".join(f"{i}x{o} at {rows} rows" for i, o, rows in probe.failures[:3])
-        msg = f'numerics = "exact": matrix products on this machine give a row other bits beside other rows ({shapes}), even in fixed tiles; set numerics = "fast", or another number of threads with ZEROGAP_THREADS'
+        msg = f'numerics = "exact": matrix products on this machine give a row other bits beside other rows ({probe.examples}), even in fixed tiles; set numerics = "fast", or another number of threads with ZEROGAP_THREADS'
         raise ConfigError(msg)
     probed = f"probed on this model's {probe.num_shapes} shapes of products"
     return Numerics(

@@ -43,10 +43,6 @@ class RolloutEngine(Generator, WeightSink, Protocol):
         """Take it again."""
         ...
 
-    def flush_cache(self) -> bool:
-        """Forget what was computed for other requests."""
-        ...
-
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
@@ -59,7 +55,6 @@ class Serving:
     """Serve the trainer's weights as they are now, under this version."""
     history: WeightHistory | None
     """Versions that the trainer has left behind, if any are kept."""
-    lag: int
 
     @property
     def is_copy(self) -> bool:
@@ -91,7 +86,7 @@ def build_serving(
     judge = policy.engine(config, seed=seed)
     if config.backend == "zerogap" and precision == own and not lag:
         publisher = Publisher(SharedWeights(policy.model), judge, versions)
-        return Serving(engine=judge, judge=judge, publish=publisher.publish, history=None, lag=0)
+        return Serving(engine=judge, judge=judge, publish=publisher.publish, history=None)
     if history is None and lag:
         history = WeightHistory(lag + 1)
     engine = _copying_engine(policy, config, precision, seed)
@@ -102,7 +97,7 @@ def build_serving(
         rounding=round_bf16 if precision == "bf16" != own else unrounded,
     )
     publisher = Publisher(source, engine, versions)
-    return Serving(engine=engine, judge=judge, publish=publisher.publish, history=history, lag=lag)
+    return Serving(engine=engine, judge=judge, publish=publisher.publish, history=history)
 
 
 def _copying_engine(

@@ -181,10 +181,11 @@ class TrainingRun:
         metrics: StepMetrics,
     ) -> None:
         """Its last rung is what the trainer computed before its first update."""
-        own = () if trained is None else trained.old_log_probs
-        names = (sample.rollout_id for sample in rollouts.samples)
+        names = [sample.rollout_id for sample in rollouts.samples]
+        # Where nothing could train, nothing is audited either.
+        own = {} if trained is None else dict(zip(names, trained.old_log_probs, strict=True))
         with self.files.spans.span("audit"):
-            entry = audit.finish(dict(zip(names, own, strict=False)))
+            entry = audit.finish(own)
         self.files.ledger.write(entry.record())
         metrics.add_all(entry.metrics())
 

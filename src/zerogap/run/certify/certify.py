@@ -109,8 +109,7 @@ def describe_probe(probe: RowProbe, head_dim: int) -> str:
     if probe.is_exact:
         found = f"row-invariant on all {probe.num_shapes} shapes of this model"
     else:
-        shapes = ", ".join(f"{i}x{o} at {rows} rows" for i, o, rows in probe.failures[:3])
-        found = f"NOT row-invariant ({len(probe.failures)} failures on {probe.num_shapes} shapes: {shapes})"
+        found = f"NOT row-invariant ({len(probe.failures)} failures on {probe.num_shapes} shapes: {probe.examples})"
     return f"{kernel_report(head_dim)}; probed on {probe.num_threads} threads: {found}"
 
 

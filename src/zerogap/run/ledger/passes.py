@@ -19,11 +19,10 @@ class Passes:
 
     def prefetch_others(self, version: int) -> None:
         """Score what other versions than this one drew, so that their weights are not needed later."""
-        for other in _versions(self._samples):
+        for other in (v for v in _versions(self._samples) if v != version):
             at = [i for i, sample in enumerate(self._samples) if other in sample.weight_version]
             for routes in ("replayed", "free"):
-                if other != version:
-                    self._columns(at, other, routes)
+                self._columns(at, other, routes)
 
     def provide(self, version: int, columns: Sequence[np.ndarray]) -> None:
         """Take every sample's scores by one version, with its own routes, from who has them; known ones stay."""
