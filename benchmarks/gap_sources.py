@@ -22,10 +22,10 @@ from zerogap.config.load import load_config
 from zerogap.data import reencode
 from zerogap.engine import Engine
 from zerogap.kernels import kernel_report, products
+from zerogap.ledger import ForwardScorer, Ledger, LedgerEntry
 from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
 from zerogap.run import Policy, load_policy
-from zerogap.run.ledger import ForwardScorer, Ledger, LedgerEntry
 from zerogap.train import Trainer
 from zerogap.types import Sample
 from zerogap.weights import WeightHistory

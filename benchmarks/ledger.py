@@ -26,8 +26,8 @@ from zerogap.config.load import load_config
 from zerogap.data import PromptEncoder, PromptStream, build_prompt_sets, reencode
 from zerogap.engine import Engine
 from zerogap.kernels import kernel_report
+from zerogap.ledger import ForwardScorer, Ledger
 from zerogap.run import Policy, load_policy
-from zerogap.run.ledger import ForwardScorer, Ledger
 from zerogap.train import Trainer
 from zerogap.types import GenerateRequest, Sample
 from zerogap.weights import weight_fingerprint

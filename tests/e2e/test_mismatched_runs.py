@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from helpers.recorded_run import copy_without, make_run
 
+from zerogap.audit import audit_step
+from zerogap.capsule import make_capsule
 from zerogap.errors import CheckpointError, MismatchError, NumericsError
 from zerogap.obs import GAP_SOURCES, read_jsonl
-from zerogap.run import audit_step, make_capsule
 from zerogap.train import Trainer
 from zerogap.train.optimizer import Optimizer
 

@@ -11,9 +11,9 @@ import safetensors.torch
 from helpers.recorded_run import change_column, copy_without, make_run
 from rich.console import Console
 
+from zerogap.audit import RecordedRun, audit_step, rewind
+from zerogap.capsule import agrees_with_run, make_capsule, replay_capsule
 from zerogap.obs import Progress
-from zerogap.run.audit import RecordedRun, audit_step, rewind
-from zerogap.run.capsule import agrees_with_run, make_capsule, replay_capsule
 
 pytestmark = pytest.mark.e2e
 

@@ -9,8 +9,8 @@ from helpers.tiny_engine import prompt, request
 from zerogap.config.ledger import LedgerConfig
 from zerogap.data import Reencoding
 from zerogap.engine import Engine
+from zerogap.ledger import ForwardScorer, Ledger, LedgerEntry, Scorer
 from zerogap.models import CausalLM
-from zerogap.run.ledger import ForwardScorer, Ledger, LedgerEntry, Scorer
 from zerogap.types import Sample
 from zerogap.weights import WeightHistory
 

@@ -19,9 +19,9 @@ from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.data import reencode
 from zerogap.kernels import products
 from zerogap.kernels.native import native
+from zerogap.ledger import LedgerEntry, trained_gap
 from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
-from zerogap.run.ledger import LedgerEntry, trained_gap
 from zerogap.train import Trainer
 from zerogap.types import Sample
 from zerogap.weights import WeightHistory

@@ -7,28 +7,26 @@ from pathlib import Path
 
 def capsule(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Put a recorded step into one file."""
-    from zerogap import run
+    from zerogap.capsule import describe_capsule, make_capsule
 
     out = Path(arguments.out)
-    made = run.make_capsule(
+    made = make_capsule(
         Path(arguments.run_dir),
         out,
         step=arguments.step,
         with_weights=arguments.with_weights,
         quiet=arguments.quiet,
     )
-    for line in run.describe_capsule(made, out):
+    for line in describe_capsule(made, out):
         print(line)
     return 0
 
 
 def replay(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Compute a capsule's step again; 1 if something else comes out."""
-    from zerogap import run
+    from zerogap.capsule import describe_replay, replay_capsule
 
-    found = run.replay_capsule(
-        Path(arguments.capsule), model=arguments.model, quiet=arguments.quiet
-    )
-    for line in run.describe_replay(found):
+    found = replay_capsule(Path(arguments.capsule), model=arguments.model, quiet=arguments.quiet)
+    for line in describe_replay(found):
         print(line)
     return 0 if found.is_equal else 1

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from zerogap.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zerogap.certify import Certificate
     from zerogap.config import RunConfig
-    from zerogap.run import Certificate
 
 _ANY_RUN = (
     "--run.dir=runs/certify",
@@ -26,13 +26,13 @@ _ANY_RUN = (
 def certify(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Check every promise, a line each; 1 if one does not hold."""
     config = _config(arguments.subjects, overrides)
-    from zerogap import run
+    from zerogap.certify import certify as certify_config
 
     if arguments.json:
-        certificate = run.certify(config, quiet=arguments.quiet)
+        certificate = certify_config(config, quiet=arguments.quiet)
         print(json.dumps(certificate.record()))
     else:
-        certificate = run.certify(
+        certificate = certify_config(
             config,
             quiet=arguments.quiet,
             on_report=lambda line: print(line, flush=True),

@@ -20,10 +20,11 @@ from safetensors.torch import load_file, save_file
 
 from zerogap.errors import CheckpointError
 from zerogap.models import CausalLM
+from zerogap.run_folder import CHECKPOINT_STATE, list_checkpoints
 from zerogap.weights import NamedWeights, WeightHistory, named_weights, weight_fingerprint
 
 _FORMAT = 3
-_MODEL, _TRAINER, _STATE = "model.safetensors", "trainer.safetensors", "state.json"
+_MODEL, _TRAINER = "model.safetensors", "trainer.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,9 @@ def save_checkpoint(
     if history is not None:
         _save_older(history, state.weight_version, building)
     described = {"format": _FORMAT, **state.__dict__}
-    (building / _STATE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    (building / CHECKPOINT_STATE).write_text(
+        json.dumps(described, indent=2) + "\n", encoding="utf-8"
+    )
     for path in (*building.iterdir(), building):
         _sync(path)
     final = folder / f"step_{state.step:06d}"
@@ -84,11 +87,6 @@ def save_checkpoint(
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return final
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step_*") if (path / _STATE).exists())
 
 
 def load_checkpoint(
@@ -105,7 +103,7 @@ def load_checkpoint(
         CheckpointError: a file is missing, belongs to another model, or was changed since.
     """
     try:
-        described = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        described = json.loads((path / CHECKPOINT_STATE).read_text(encoding="utf-8"))
         weights, trainer_state = load_file(path / _MODEL), load_file(path / _TRAINER)
     except (OSError, ValueError, SafetensorError) as error:
         msg = f"checkpoint {path} cannot be read ({error}); delete it to go on from the one before"

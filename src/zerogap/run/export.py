@@ -6,8 +6,8 @@ from zerogap.config import RunConfig
 from zerogap.errors import CheckpointError
 from zerogap.models import export_hf
 from zerogap.run.checkpoint import load_checkpoint
-from zerogap.run.folder import RunFolder
 from zerogap.run.policy import Policy, load_policy
+from zerogap.run_folder import RunFolder
 
 
 def export_policy(policy: Policy, out: Path, *, replace: bool = True) -> None:

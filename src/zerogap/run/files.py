@@ -15,8 +15,8 @@ from zerogap.obs import (
     Spans,
     TensorBoardSink,
 )
-from zerogap.run.folder import RunFolder
 from zerogap.run.versions import VersionLog
+from zerogap.run_folder import RunFolder
 
 
 class RunFiles:

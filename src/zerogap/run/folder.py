@@ -1,4 +1,4 @@
-"""A run's folder: where everything is, and whether what is there belongs to this recipe."""
+"""Opening a run's folder: whether what is there belongs to this recipe."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 from zerogap.config import RunConfig
 from zerogap.errors import CheckpointError, ConfigError
-from zerogap.run.checkpoint import list_checkpoints
 from zerogap.run.environment import describe_environment
+from zerogap.run_folder import RunFolder
 
 _MAY_CHANGE = (
     "run.dir",
@@ -26,61 +26,37 @@ _MAY_CHANGE = (
 Remedies that were taken are in the checkpoint and stay taken, so a run that its budget ended goes on with a higher one."""
 
 
-class RunFolder:
-    """Paths of one run. Append-only, apart from old checkpoints."""
+def open_run_folder(folder: RunFolder, config: RunConfig) -> None:
+    """Create the folder, or check that it holds a run of this recipe; write config and environment.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = path / "config.json"
-        self.environment = path / "environment.json"
-        self.metrics = path / "metrics.jsonl"
-        self.events = path / "events.jsonl"
-        self.ledger = path / "ledger.jsonl"
-        self.versions = path / "versions.jsonl"
-        self.alarms = path / "alarms.jsonl"
-        self.checkpoints = path / "checkpoints"
-        self.tensorboard = path / "tensorboard"
-        self.export = path / "export"
+    Raises:
+        CheckpointError: another recipe's run is there; the message lists the keys that differ.
+        ConfigError: no folder can be there.
+    """
+    wanted = config.model_dump(mode="json")
+    if folder.latest_checkpoint() is not None and folder.config.exists():
+        _check_same(folder.path, json.loads(folder.config.read_text(encoding="utf-8")), wanted)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"run.dir = {str(folder.path)!r} cannot be made a folder ({error.strerror}); set another run.dir"
+        raise ConfigError(msg) from error
+    _write_json(folder.config, wanted)
+    _write_json(folder.environment, describe_environment())
 
-    def rollouts(self, step: int) -> Path:
-        """Where the rollouts of a step are."""
-        return self.path / "rollouts" / f"step_{step:06d}"
 
-    def latest_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint."""
-        found = list_checkpoints(self.checkpoints)
-        return found[-1] if found else None
-
-    def open(self, config: RunConfig) -> None:
-        """Create the folder, or check that it holds a run of this recipe; write config and environment.
-
-        Raises:
-            CheckpointError: another recipe's run is there; the message lists the keys that differ.
-            ConfigError: no folder can be there.
-        """
-        wanted = config.model_dump(mode="json")
-        if self.latest_checkpoint() is not None and self.config.exists():
-            self._check_same(json.loads(self.config.read_text(encoding="utf-8")), wanted)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            msg = f"run.dir = {str(self.path)!r} cannot be made a folder ({error.strerror}); set another run.dir"
-            raise ConfigError(msg) from error
-        _write_json(self.config, wanted)
-        _write_json(self.environment, describe_environment())
-
-    def _check_same(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        before, now = _flatten(found), _flatten(wanted)
-        differ = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
-        is_constant = wanted["train"]["schedule"] == "constant"
-        blocked = [
-            f"{k}: {before.get(k)!r} then, {now.get(k)!r} now"
-            for k in differ
-            if not k.startswith(_MAY_CHANGE) or (k == "run.steps" and not is_constant)
-        ]
-        if blocked:
-            msg = f"{self.path} holds a run of another recipe ({'; '.join(blocked)}), so its checkpoint cannot be continued; set another run.dir, or delete the folder"
-            raise CheckpointError(msg)
+def _check_same(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    before, now = _flatten(found), _flatten(wanted)
+    differ = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+    is_constant = wanted["train"]["schedule"] == "constant"
+    blocked = [
+        f"{k}: {before.get(k)!r} then, {now.get(k)!r} now"
+        for k in differ
+        if not k.startswith(_MAY_CHANGE) or (k == "run.steps" and not is_constant)
+    ]
+    if blocked:
+        msg = f"{path} holds a run of another recipe ({'; '.join(blocked)}), so its checkpoint cannot be continued; set another run.dir, or delete the folder"
+        raise CheckpointError(msg)
 
 
 def _flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

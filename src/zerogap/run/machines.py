@@ -9,8 +9,8 @@ from collections.abc import Callable
 from zerogap.config import EngineConfig, RunConfig
 from zerogap.config.mismatch import Remedy
 from zerogap.data import reencode
+from zerogap.ledger import ForwardScorer, Ledger
 from zerogap.run.adaptations import Adaptations
-from zerogap.run.ledger import ForwardScorer, Ledger
 from zerogap.run.numerics import Numerics, settle_numerics
 from zerogap.run.policy import Policy
 from zerogap.run.serving import build_serving

@@ -15,7 +15,9 @@ from rich.console import Console
 from zerogap.config import RunConfig
 from zerogap.errors import NumericsError
 from zerogap.kernels import products
+from zerogap.ledger import StartedAudit, trained_gap
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
+from zerogap.report import write_report
 from zerogap.rollout import (
     Rollouts,
     add_rollout_metrics,
@@ -27,15 +29,13 @@ from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
 from zerogap.run.exercise import Exercise
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
-from zerogap.run.folder import RunFolder
+from zerogap.run.folder import open_run_folder
 from zerogap.run.free_memory import return_free_memory
 from zerogap.run.gather import Gathered, build_gatherer, build_shapings
-from zerogap.run.ledger import StartedAudit, trained_gap
 from zerogap.run.machines import Machines
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation, show_training
-from zerogap.run.report import write_report
 from zerogap.run.serving import RolloutEngine
 from zerogap.run.step_metrics import (
     add_engine_metrics,
@@ -50,9 +50,10 @@ from zerogap.run.telling import (
     warning_of_audit,
     warning_of_truncation,
 )
-from zerogap.run.watch import Watch
+from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
 from zerogap.types import exclusion_reason
+from zerogap.watch import Watch
 
 
 class TrainingRun:
@@ -79,7 +80,7 @@ class TrainingRun:
         self._open.close()
 
     def _begin(self) -> None:
-        self.folder.open(self.config)
+        open_run_folder(self.folder, self.config)
         # Nothing here draws from torch's global stream; user code (rewards, environments) may, and must be resumable.
         torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):

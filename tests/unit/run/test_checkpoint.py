@@ -4,7 +4,8 @@ from helpers.tiny_engine import tiny_engine
 from helpers.tiny_models import tiny_model
 
 from zerogap.errors import CheckpointError, WeightSyncError
-from zerogap.run.checkpoint import RunState, list_checkpoints, load_checkpoint, save_checkpoint
+from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
+from zerogap.run_folder import list_checkpoints
 from zerogap.weights import (
     CopiedWeights,
     Publisher,

@@ -1,0 +1,148 @@
+"""The weights that a step of a recorded run started from, computed again from the run's folder alone.
+
+Training is deterministic to the bit: the same samples on the same weights with the same optimizer state give the same
+weights, on the same kind of machine with the same number of threads. So any version is the newest checkpoint before it
+(or the recipe's initial model), trained on the recorded rollouts of the steps in between, without the engine. Each
+version's fingerprint is compared with the one that the run published it under.
+"""
+
+from dataclasses import dataclass
+
+from zerogap.audit.recorded import RecordedRun
+from zerogap.errors import CheckpointError
+from zerogap.kernels import products
+from zerogap.obs import Progress
+from zerogap.run.checkpoint import load_checkpoint
+from zerogap.run.environment import describe_environment
+from zerogap.run.free_memory import return_free_memory
+from zerogap.run.machine_kind import code_differences, machine_differences
+from zerogap.run.policy import Policy, load_policy
+from zerogap.run.progress import show_training
+from zerogap.run.trainers import build_trainer, exact_version
+from zerogap.train import Trainer
+from zerogap.weights import WeightHistory, weight_fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewound:
+    """A run's policy and trainer, as they were after ``version`` steps."""
+
+    policy: Policy
+    trainer: Trainer
+    version: int
+    is_proven: bool
+    """Whether the run recorded this version's fingerprint (which is then equal, or there would be an error)."""
+    origin: str
+    """How the weights came about, for people."""
+    history: WeightHistory | None
+    """Older versions that were asked for and could be had."""
+
+
+def rewind(
+    run: RecordedRun, version: int, *, older: frozenset[int] = frozenset(), progress: Progress
+) -> Rewound:
+    """Policy and trainer after ``version`` steps.
+
+    Args:
+        run: the folder; nothing in it changes.
+        version: of the weights; step N starts from version N - 1.
+        older: versions whose weights are wanted besides, where the folder has them.
+        progress: shows each step that is trained again.
+
+    Raises:
+        CheckpointError: rollouts are missing, or the weights are not those that the run recorded.
+    """
+    if missing := run.missing_for(version):
+        msg = f"version {version} of {run.folder.path} cannot be computed from version {run.start_of(version)}: the rollouts of steps {missing} are not on disk; ask for a version before them"
+        raise CheckpointError(msg)
+    start = _start_for(run, version, older)
+    history = WeightHistory(len(older)) if older else None
+    with progress.phase("loading the model"):
+        policy, trainer = _load(run, start)
+    _prove(run, policy, start)
+    for step in range(start + 1, version + 1):
+        if history is not None and step - 1 in older:
+            history.remember(step - 1, policy.model)
+        _train_again(run, trainer, step, last=version, progress=progress)
+        _prove(run, policy, step)
+    return Rewound(
+        policy=policy,
+        trainer=trainer,
+        version=version,
+        is_proven=version in run.versions or version in run.checkpoints,
+        origin=_describe(start, version, has_checkpoint=start in run.checkpoints),
+        history=history,
+    )
+
+
+def _start_for(run: RecordedRun, version: int, older: frozenset[int]) -> int:
+    """The newest start from which the oldest wanted version can be had, and all after it."""
+    reachable = [
+        v for v in older | {version} if not run.missing_for(version, after=run.start_of(v))
+    ]
+    return min(run.start_of(v) for v in reachable)
+
+
+def _load(run: RecordedRun, version: int) -> tuple[Policy, Trainer]:
+    policy = load_policy(run.config.model, seed=run.config.run.seed)
+    if run.config.numerics == "exact":
+        policy.probe()  # decides how rows are multiplied, as it did in the run
+    trainer = build_trainer(run.config, policy)
+    if version in run.checkpoints:
+        state, _ = load_checkpoint(run.checkpoints[version], policy.model)
+        trainer.load_state_dict(state)
+    return policy, trainer
+
+
+def _train_again(
+    run: RecordedRun, trainer: Trainer, step: int, *, last: int, progress: Progress
+) -> None:
+    samples = run.samples(step)
+    if not run.trained(samples):
+        return
+    settings = run.settings(step)
+    trainer.use_corrections(settings.corrections)
+    with (
+        progress.phase(f"train again: step {step} of {last}", unit="rows") as phase,
+        products(settings.products),
+    ):
+        trainer.step(
+            samples,
+            exact_version=exact_version(run.config, step - 1, settings),
+            on_progress=show_training(phase),
+        )
+    return_free_memory()
+
+
+def _prove(run: RecordedRun, policy: Policy, version: int) -> None:
+    if version not in run.versions:
+        return
+    found, recorded = weight_fingerprint(policy.model), run.versions[version].fingerprint
+    if found == recorded:
+        return
+    if version == run.start_of(version):
+        cause = "the model it starts from is not the one the run started from"
+        cure = "give model.path the files it had then"
+    else:
+        cause = f"training step {version} again gave other weights ({_what_changed(run)})"
+        cure = "audit where the run ran, or a step right after a checkpoint"
+    msg = f"version {version} of {run.folder.path} has the fingerprint {found}, and the run recorded {recorded}: {cause}; {cure}"
+    raise CheckpointError(msg)
+
+
+def _what_changed(run: RecordedRun) -> str:
+    """What is different here from where the run ran, as far as bits depend on it."""
+    here, then = describe_environment(), run.environment
+    differ = [*machine_differences(then, here), *code_differences(then, here)]
+    return (
+        "; ".join(differ)
+        or "on the same machine and code, so the rollouts on disk are not what it trained on"
+    )
+
+
+def _describe(start: int, version: int, *, has_checkpoint: bool) -> str:
+    source = f"the checkpoint of step {start}" if has_checkpoint else "the recipe's initial model"
+    if start == version:
+        return source
+    steps = f"step {version}" if version == start + 1 else f"steps {start + 1} to {version}"
+    return f"{source}, trained again on the rollouts of {steps}"

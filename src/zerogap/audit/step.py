@@ -1,0 +1,74 @@
+"""The audit of a recorded step: weights, ladder, sums."""
+
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from zerogap.audit.audited import Audit
+from zerogap.audit.recorded import RecordedRun
+from zerogap.audit.rewind import Rewound, rewind
+from zerogap.data import reencode
+from zerogap.errors import CheckpointError
+from zerogap.kernels import products
+from zerogap.ledger import AuditedRecord, ForwardScorer, LedgerEntry, climb
+from zerogap.obs import Progress
+from zerogap.run.threads import apply_threads
+from zerogap.types import Sample, exclusion_reason
+
+
+def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -> Audit:
+    """Score every token that a recorded step trained on, on every rung of the ladder.
+
+    Args:
+        run_dir: the run's folder; nothing in it changes, and nothing outside of it is read but the recipe's own model.
+        step: recorded step; None: the last one.
+        quiet: no progress.
+
+    Raises:
+        CheckpointError: the step's rollouts or its weights are not to be had from the folder.
+    """
+    run, progress = RecordedRun(run_dir), Progress(Console(stderr=True), is_quiet=quiet)
+    if not run.config.loss.trains_on_completions:
+        msg = f"{run_dir}: loss.kind = {run.config.loss.kind!r} trains on the data set's answers, which no engine sampled, so there is no gap to attribute; audit a run that samples"
+        raise CheckpointError(msg)
+    apply_threads(recorded=run.num_threads)
+    step = run.choose_step(step)
+    samples = [s for s in run.samples(step) if exclusion_reason(s) is None]
+    versions = {int(v) for s in samples for v in np.unique(s.weight_version[s.loss_mask])}
+    rewound = rewind(
+        run, step - 1, older=frozenset(v for v in versions if v < step - 1), progress=progress
+    )
+    with (
+        progress.phase(f"score step {step}", total=len(samples), unit="rollouts"),
+        products(run.settings(step).products),
+    ):
+        records = _climb(run, rewound, samples)
+    return Audit(
+        run=run_dir.resolve().name,
+        origin=rewound.origin,
+        is_proven=rewound.is_proven,
+        entry=LedgerEntry.of(records, step=step, version=rewound.version),
+        records=records,
+        recorded={k: v for k, v in run.metrics(step).items() if k.startswith("gap/")},
+        decode_token=lambda token_id: rewound.policy.detokenize([token_id], False),
+    )
+
+
+def _climb(run: RecordedRun, rewound: Rewound, samples: list[Sample]) -> list[AuditedRecord]:
+    policy = rewound.policy
+    scorer = ForwardScorer(
+        policy.model,
+        live_version=lambda: rewound.version,
+        vocab_limit=policy.vocab_limit,
+        micro_batch_tokens=run.config.train.micro_batch_tokens,
+        history=rewound.history,
+    )
+    if not samples:
+        return []
+    return climb(
+        samples,
+        scorer,
+        version=rewound.version,
+        reencode=lambda token_ids: reencode(token_ids, policy.tokenizer),
+    )

@@ -1,0 +1,47 @@
+"""The ledger as rows for people: what each source costs over all tokens, beside what the run recorded of its share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zerogap.algorithms import SourceStatistics
+from zerogap.audit.audited import Audit
+from zerogap.obs import GAP_SOURCES
+from zerogap.report.numbers import format_number
+
+COLUMNS = ("raw mean", "raw max", "open mean", "open max", "signed", "k3", "recorded")
+"""Of |difference|, nats a token: mean and largest, raw and open; then the open one's signed mean and k3, and the open mean that the run recorded."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One source, or the total."""
+
+    name: str
+    cells: tuple[str, ...]
+    """As ``COLUMNS``; exactly 0 reads ``0.0``, what was not recorded ``-``."""
+    is_zero: bool
+    """Whether the loss sees exactly nothing of it."""
+
+
+def rows(audit: Audit) -> list[Row]:
+    """The five sources in the order of the ladder, and their total; [] if no token was attributed."""
+    statistics = audit.entry.statistics
+    if statistics is None:
+        return []
+    then = audit.recorded
+    return [
+        *(_row(s, statistics.sources[s], then, f"gap/{s}/open/mean") for s in GAP_SOURCES),
+        _row("total", statistics.total, then, "gap/total/mean"),
+    ]
+
+
+def nats(value: float) -> str:
+    """A number of nats; exactly 0 reads ``0.0``."""
+    return "0.0" if value == 0 else format_number(value)
+
+
+def _row(name: str, source: SourceStatistics, recorded: Mapping[str, float], metric: str) -> Row:
+    raw, seen = source.raw, source.open
+    values = (raw.mean, raw.max, seen.mean, seen.max, seen.signed_mean, seen.k3)
+    then = nats(recorded[metric]) if metric in recorded else "-"
+    return Row(name, (*map(nats, values), then), is_zero=seen.max == 0)

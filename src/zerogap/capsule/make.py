@@ -1,0 +1,94 @@
+"""A capsule of a recorded step, from the run's folder alone."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from zerogap.audit import RecordedRun, Rewound, rewind
+from zerogap.capsule.answer import Answer, compute_answer
+from zerogap.capsule.file import Capsule, Embedded, Header, write_capsule
+from zerogap.errors import CheckpointError
+from zerogap.obs import Progress
+from zerogap.run.environment import describe_environment
+from zerogap.run.threads import apply_threads
+from zerogap.weights import digest_weights, named_weights
+
+_OPTIMIZER, _CRITICS_MASTERS = "optimizer.", "critic.optimizer.master."
+
+
+def make_capsule(
+    run_dir: Path,
+    out: Path,
+    *,
+    step: int | None = None,
+    with_weights: bool = False,
+    quiet: bool = False,
+) -> Capsule:
+    """Write the capsule of a step and return it.
+
+    Weights of version 0 are the ones that the recipe names, so their digests are enough; later ones are nowhere but in the
+    run, so they are embedded.
+
+    Args:
+        run_dir: the run's folder; nothing in it changes.
+        out: the file; replaced if it exists.
+        step: recorded step; None: the last one.
+        with_weights: embed those of version 0 too.
+        quiet: no progress.
+
+    Raises:
+        CheckpointError: the step's rollouts or its weights are not to be had from the folder, or it trained on nothing.
+    """
+    run, progress = RecordedRun(run_dir), Progress(Console(stderr=True), is_quiet=quiet)
+    apply_threads(recorded=run.num_threads)
+    step = run.choose_step(step)
+    rewound, samples = rewind(run, step - 1, progress=progress), run.samples(step)
+    if not run.trained(samples):
+        msg = f"step {step} of {run_dir} trained on none of its {len(samples)} samples, so it has neither loss nor gradient; choose another step"
+        raise CheckpointError(msg)
+    answer = compute_answer(
+        rewound.trainer,
+        samples,
+        config=run.config,
+        step=step,
+        settings=run.settings(step),
+        progress=progress,
+    )
+    policy, state = rewound.policy, rewound.trainer.state_dict()
+    capsule = Capsule(
+        header=_header(run, rewound, answer),
+        config=run.config,
+        environment=run.environment,
+        metrics=run.metrics(step),
+        samples=samples,
+        trainer_state={name: t for name, t in state.items() if _is_needed(name)},
+        policy=Embedded(weights=named_weights(policy.model), tokenizer=policy.tokenizer)
+        if with_weights or rewound.version > 0
+        else None,
+    )
+    write_capsule(out, capsule, rollouts=run.folder.rollouts(step))
+    return capsule
+
+
+def _is_needed(name: str) -> bool:
+    """Whether an entry of the trainer's state is loaded for a replay: moments have no part in loss and gradient.
+
+    Nor have masters; but a critic's weights are refused without the ones that they were rounded from.
+    """
+    return _OPTIMIZER not in name or name.startswith(_CRITICS_MASTERS)
+
+
+def _header(run: RecordedRun, rewound: Rewound, answer: Answer) -> Header:
+    model, step = rewound.policy.model, rewound.version + 1
+    return Header(
+        run=run.folder.path.resolve().name,
+        step=step,
+        weight_version=rewound.version,
+        origin=rewound.origin,
+        is_proven=rewound.is_proven,
+        weight_digests=dict(digest_weights(named_weights(model)).tensors),
+        architecture=model.config.to_hf(),
+        settings=run.settings(step),
+        machine=describe_environment(),
+        answer=answer,
+    )

@@ -1,0 +1,140 @@
+"""A capsule's step, computed again: the same loss and gradient to the bit, or what differs."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from zerogap.capsule.answer import Answer, compute_answer
+from zerogap.capsule.file import Capsule, Header, read_capsule
+from zerogap.config import ModelSection
+from zerogap.errors import CheckpointError
+from zerogap.models import CausalLM, ModelConfig
+from zerogap.obs import Progress
+from zerogap.run.environment import describe_environment
+from zerogap.run.machine_kind import code_differences, machine_differences
+from zerogap.run.policy import Policy, load_policy
+from zerogap.run.threads import apply_threads
+from zerogap.run.trainers import build_trainer
+from zerogap.weights import WeightDigest, copy_weights, digest_weights, named_weights
+
+LOSS_TOLERANCE = 1e-5
+"""Of the loss, relative to it or to 1, where bits are not promised: fp32 log-probs that were added up in another order."""
+NORM_TOLERANCE = 1e-3
+"""Of the norm of a tensor's gradient, relative to it: its terms cancel, so rounding is larger than in the loss."""
+LEAST_SHARE = 1e-6
+"""Gradients smaller than this share of the whole are compared relative to that: they are rounding themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What came out, beside what the capsule says."""
+
+    header: Header
+    found: Answer
+    machine_differences: tuple[str, ...]
+    """Empty: the machines are of one kind, and bits are compared; otherwise numbers, with tolerances."""
+    code_differences: tuple[str, ...]
+    """Other versions of this package: compared all the same."""
+    other_weights: tuple[str, ...]
+    """Weights that are not those the capsule was made with."""
+
+    @property
+    def other_gradients(self) -> tuple[str, ...]:
+        """Parameters whose gradient has other bits."""
+        return _differences(self.header.answer.tensors, self.found.tensors)
+
+    @property
+    def far_gradients(self) -> tuple[str, ...]:
+        """Parameters whose gradient's norm differs by more than rounding."""
+        then, now = self.header.answer, self.found.norms
+        least = LEAST_SHARE * then.grad_norm
+        return tuple(
+            name
+            for name, norm in then.norms.items()
+            if not abs(now[name] - norm) <= NORM_TOLERANCE * max(norm, least)
+        )
+
+    @property
+    def is_loss_near(self) -> bool:
+        """Whether the loss is the capsule's up to rounding."""
+        then, near = self.header.answer.loss, LOSS_TOLERANCE
+        return math.isclose(self.found.loss, then, rel_tol=near, abs_tol=near)
+
+    @property
+    def is_equal(self) -> bool:
+        """As equal as these two machines can promise."""
+        if self.machine_differences:
+            return self.is_loss_near and not self.far_gradients
+        then, now = self.header.answer, self.found
+        has_same_numbers = (then.loss, then.grad_norm) == (now.loss, now.grad_norm)
+        return has_same_numbers and not self.other_gradients
+
+
+def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False) -> Replay:
+    """Compute a capsule's loss and gradient here.
+
+    Args:
+        path: the capsule.
+        model: where the recipe's model lies on this machine, as ``model.path`` has it; None: where the recipe says. Used
+            for weights that are not embedded, and for the initial policy where the loss refers to it.
+        quiet: no progress.
+
+    Raises:
+        CheckpointError: it is no capsule of this version, the model has another architecture, or nothing would use it.
+        ModelError: the model is not where it should be.
+    """
+    capsule, progress = read_capsule(path), Progress(Console(stderr=True), is_quiet=quiet)
+    header, config = capsule.header, capsule.config
+    if model is not None and capsule.policy is not None and not config.loss.needs_reference:
+        msg = f"--model {model}: {path} has the step's weights and its loss ({config.loss.kind}) refers to no other of the recipe's, so nothing would be read there; leave it out"
+        raise CheckpointError(msg)
+    # The same sums in the same order: as many threads as there were, unless the user says otherwise.
+    apply_threads(recorded=int(header.machine["threads"]))
+    if model is not None:
+        section = config.model.model_copy(update={"path": model, "init": None})
+        config = config.model_copy(update={"model": section})
+    with progress.phase("loading the model"):
+        policy = _policy(capsule, config.model, seed=config.run.seed)
+        if header.settings.is_exact:
+            policy.probe()  # decides how rows are multiplied, as it did in the run
+        trainer = build_trainer(config, policy)
+        trainer.load_state_dict({**trainer.state_dict(), **capsule.trainer_state})
+    weights = digest_weights(named_weights(policy.model)).tensors
+    found = compute_answer(
+        trainer,
+        capsule.samples,
+        config=config,
+        step=header.step,
+        settings=header.settings,
+        progress=progress,
+    )
+    here = describe_environment()
+    return Replay(
+        header=header,
+        found=found,
+        machine_differences=machine_differences(header.machine, here),
+        code_differences=code_differences(header.machine, here),
+        other_weights=_differences(header.weight_digests, weights),
+    )
+
+
+def _policy(capsule: Capsule, section: ModelSection, *, seed: int) -> Policy:
+    """The embedded one, or the recipe's."""
+    if (embedded := capsule.policy) is not None:
+        architecture = ModelConfig.from_hf(capsule.header.architecture)
+        model = CausalLM(architecture, precision=section.dtype)
+        copy_weights(embedded.weights.items(), named_weights(model))
+        tokenizer = embedded.tokenizer
+        return Policy(model=model, tokenizer=tokenizer, eos_token_ids=architecture.eos_token_ids)
+    policy = load_policy(section, seed=seed)
+    if policy.model.config.to_hf() != capsule.header.architecture:
+        msg = f"{section.path or 'the recipe'}: a model of another architecture than the capsule's; give --model the one that the recipe names ({capsule.config.model.path})"
+        raise CheckpointError(msg)
+    return policy
+
+
+def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    return WeightDigest(then, num_bytes=0).differences(WeightDigest(now, num_bytes=0))

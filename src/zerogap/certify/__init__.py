@@ -1,0 +1,31 @@
+"""Proof, on the user's own model and machine, of what zerogap promises; before any money is spent on a run.
+
+Each check is a function of its subjects (an engine, a trainer, a digest, an exporter), so that a test can hand it a
+faulty one and see it fail. ``certify`` builds the subjects as a run would and does them all.
+"""
+
+from zerogap.certify.certify import Certificate, certify
+from zerogap.certify.finding import Finding, Verdict
+from zerogap.certify.fingerprints import check_fingerprints
+from zerogap.certify.gradient import check_gradient
+from zerogap.certify.identity import check_identity
+from zerogap.certify.round_trips import ModelFolder, check_round_trips
+from zerogap.certify.rows import Reported, check_rows
+from zerogap.certify.subjects import Subjects
+from zerogap.certify.versions import check_versions
+
+__all__ = [
+    "Certificate",
+    "Finding",
+    "ModelFolder",
+    "Reported",
+    "Subjects",
+    "Verdict",
+    "certify",
+    "check_fingerprints",
+    "check_gradient",
+    "check_identity",
+    "check_round_trips",
+    "check_rows",
+    "check_versions",
+]

@@ -1,0 +1,155 @@
+"""The checks in order, each handed what it certifies: engines and trainers of one policy, over one batch of samples."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from zerogap.certify.finding import Finding
+from zerogap.certify.fingerprints import check_fingerprints
+from zerogap.certify.gradient import check_gradient
+from zerogap.certify.identity import check_identity
+from zerogap.certify.probe_batch import probe_requests, samples_of
+from zerogap.certify.round_trips import ModelFolder, Scores, check_round_trips
+from zerogap.certify.rows import Reported, check_rows
+from zerogap.certify.subjects import Subjects
+from zerogap.certify.versions import check_versions
+from zerogap.certify.ways import layouts, ways_to_compute
+from zerogap.config import ModelSection
+from zerogap.data import Tokenizer
+from zerogap.foreign import transformers_log_probs
+from zerogap.kernels import products
+from zerogap.obs import Phase
+from zerogap.run.export import export_policy
+from zerogap.run.policy import load_policy
+from zerogap.types import GenerateRequest, Sample
+from zerogap.weights import Publisher, SharedWeights, WeightVersions, digest_weights, named_weights
+
+Computed = TypeVar("Computed")
+
+
+class Checks:
+    """The checks in order, over one batch of samples that is generated once."""
+
+    def __init__(self, subjects: Subjects) -> None:
+        self._subjects = subjects
+        policy, config = subjects.policy, subjects.config
+        self._params = config.rollout.sampling.params()
+        self._requests: list[GenerateRequest] = probe_requests(
+            policy.tokenizer, self._params, max_positions=policy.model.config.max_positions
+        )
+        with products(subjects.engine_products):
+            outputs = subjects.engine().generate(self._requests)
+        self._samples: list[Sample] = samples_of(outputs, self._params.score_temperature)
+        self._reported = Reported.of_outputs(outputs)
+
+    def all(self) -> Sequence[tuple[int, str, Callable[[Phase], Finding]]]:
+        """(number of the promise, its name, its check)."""
+        return [
+            (1, "step-0 identity", self._identity),
+            (2, "row invariance", self._rows),
+            (3, "gradient layout", self._gradient),
+            (4, "version truth", self._versions),
+            (5, "fingerprints", self._fingerprints),
+            (8, "round trips", self._round_trips),
+        ]
+
+    def _identity(self, phase: Phase) -> Finding:
+        model, samples = self._subjects.policy.model, self._samples
+        # Two updates: the second one's ratio is against what was known before the first.
+        steps = {
+            f"the {whose} log-probs": lambda old=old: self._subjects.trainer(
+                updates_per_step=2, old_log_probs=old
+            ).step(samples, exact_version=0)
+            for whose, old in (("trainer's", "trainer"), ("engine's", "rollout"))
+        }
+        with products(self._subjects.trainer_products):
+            return check_identity(
+                _counted(steps, phase), lambda: digest_weights(named_weights(model)).hex
+            )
+
+    def _rows(self, phase: Phase) -> Finding:
+        ways = ways_to_compute(self._subjects, self._requests, self._samples)
+        with products(self._subjects.engine_products):
+            return check_rows(self._reported, _counted(ways, phase), cure=self._cure_for_rows())
+
+    def _cure_for_rows(self) -> str:
+        if self._subjects.config.numerics == "fast":
+            return 'numerics = "fast" does not promise it: set numerics = "exact", or accept the gap and set mismatch.budget'
+        return "set another number of threads with ZEROGAP_THREADS and try again; if it stays, please report it with the line on kernels"
+
+    def _gradient(self, phase: Phase) -> Finding:
+        return check_gradient(_counted(layouts(self._subjects, self._samples), phase))
+
+    def _versions(self, phase: Phase) -> Finding:
+        subjects, engine = self._subjects, self._subjects.engine()
+        model, trainer = subjects.policy.model, subjects.trainer()
+        publisher = Publisher(SharedWeights(model), engine, WeightVersions())
+
+        def score(samples: Sequence[Sample]) -> Scores:
+            with products(subjects.trainer_products):
+                return trainer.score(samples)
+
+        with products(subjects.engine_products):
+            return check_versions(
+                engine,
+                self._requests,
+                named_weights(model)["layers.0.input_norm.weight"],
+                publish=publisher.publish,
+                score=score,
+            )
+
+    def _fingerprints(self, phase: Phase) -> Finding:
+        engine = self._subjects.engine()
+        weights = named_weights(self._subjects.policy.model)
+        return check_fingerprints(weights, engine.read_weights, lambda w: digest_weights(w).hex)
+
+    def _round_trips(self, phase: Phase) -> Finding:
+        subjects, samples = self._subjects, self._samples
+        policy, config = subjects.policy, subjects.config
+
+        scores = subjects.score(samples)
+
+        def loaded(folder: Path, dtype: Literal["fp32", "bf16"]) -> Subjects:
+            section = ModelSection(path=str(folder), dtype=dtype)
+            return Subjects(policy=load_policy(section, seed=0), config=config)
+
+        def load(folder: Path) -> tuple[Tokenizer, Callable[[Sequence[Sample]], Scores]]:
+            again = loaded(folder, config.model.dtype)
+            return again.policy.tokenizer, again.score
+
+        def in_fp32(folder: Path) -> Scores:
+            is_fp32 = config.model.dtype == "fp32"
+            return scores if is_fp32 else loaded(folder, "fp32").score(samples)
+
+        def in_transformers(folder: Path) -> Scores:
+            return transformers_log_probs(folder, samples, vocab_limit=policy.vocab_limit)
+
+        folder = ModelFolder(
+            tokenizer=policy.tokenizer,
+            tokenizer_folder=subjects.tokenizer_folder(),
+            samples=samples,
+            scores=scores,
+            export=lambda to: export_policy(policy, to),
+            load=load,
+            fp32_scores=in_fp32,
+            foreign_scores=in_transformers,
+        )
+        with products(subjects.engine_products):
+            return check_round_trips(folder, subjects.engine(), self._requests, config)
+
+
+def _counted(
+    ways: Mapping[str, Callable[[], Computed]], phase: Phase
+) -> dict[str, Callable[[], Computed]]:
+    """The same functions; each advances the phase when it has been called."""
+
+    def counted(compute: Callable[[], Computed]) -> Callable[[], Computed]:
+        def call() -> Computed:
+            computed = compute()
+            phase.advance()
+            return computed
+
+        return call
+
+    phase.update(0, len(ways))
+    return {name: counted(compute) for name, compute in ways.items()}

@@ -1,0 +1,111 @@
+"""Which curves a run's page has."""
+
+from zerogap.obs import GAP_SOURCES, metric
+from zerogap.report.curves import Chart, draw_chart
+from zerogap.report.data import RunData
+from zerogap.report.plot import Form, Series
+from zerogap.report.scales import FLOAT32_EPSILON, ZERO_BAND, ZeroLogScale
+
+
+def draw_charts(run: RunData) -> list[Chart]:
+    """The charts that have at least one point, in reading order."""
+    charts = [_reward(run), _gap(run), _sources(run), _speed(run), _time(run), *_single(run)]
+    return [chart for chart in charts if chart is not None]
+
+
+def _reward(run: RunData) -> Chart | None:
+    caption = "Mean reward: of the step's valid samples, and of held-out prompts."
+    training = _series(run, "reward/mean", "training", 1)
+    return draw_chart(
+        "Reward", caption, [training, _series(run, "eval/reward/mean", "held-out", 2, "points")]
+    )
+
+
+def _gap(run: RunData) -> Chart | None:
+    largest = _series(run, "gap/total/max", "max", 3, "halo")
+    mean = _series(run, "gap/total/mean", "mean", 1)
+    return draw_chart(
+        "Gap between trainer and engine",
+        "|trainer's - engine's log-prob| of audited tokens before any update, in nats. Logarithmic above the break; exact zeros below it.",
+        [largest, mean],
+        scale=ZeroLogScale.around(value for one in (largest, mean) for _, value in one.points),
+        rules=[(FLOAT32_EPSILON, "float32 rounding at 1")],
+        zero_band=ZERO_BAND,
+    )
+
+
+def _sources(run: RunData) -> Chart | None:
+    title = "Gap by source"
+    series = [
+        _series(run, f"gap/{source}/open/mean", source, slot, "stack")
+        for slot, source in enumerate(GAP_SOURCES, start=1)
+    ]
+    moved = [one for one in series if any(value for _, value in one.points)]
+    if moved:
+        zero = ", ".join(one.label for one in series if one.points and one not in moved)
+        rest = f" Exactly 0 at every step: {zero}." if zero else ""
+        return draw_chart(title, f"{_SOURCES}{rest}", moved)
+    # Bars of no height would show nothing: five exact zeros are one line in their band.
+    zeros = max((one.points for one in series), key=len)
+    return draw_chart(
+        title,
+        f"{_SOURCES} All five are exactly 0 at every step.",
+        [Series("all five", 1, zeros)],
+        scale=ZeroLogScale.around([]),
+        zero_band=ZERO_BAND,
+    )
+
+
+_SOURCES = "Mean |difference| that the loss sees of each source, nats an audited token, stacked."
+
+
+def _speed(run: RunData) -> Chart | None:
+    caption = (
+        "Tokens a second: sampled while generating, and of the samples trained on while training."
+    )
+    engine = _series(run, "engine/tokens_per_s", "generate", 1)
+    return draw_chart("Speed", caption, [engine, _series(run, "train/tokens_per_s", "train", 2)])
+
+
+def _time(run: RunData) -> Chart | None:
+    parts = [
+        _series(run, "step/generate_s", "generate", 1, "stack"),
+        _series(run, "step/train_s", "train", 2, "stack"),
+        _series(run, "step/evaluate_s", "evaluate", 4, "stack"),
+    ]
+    named = {step: 0.0 for step, _ in run.points("step/time_s")}
+    for step, value in (point for part in parts for point in part.points):
+        named[step] = named.get(step, 0.0) + value
+    # Clocks are read one after another, so the parts may exceed the whole by a rounding.
+    rest = [(step, max(0.0, whole - named[step])) for step, whole in run.points("step/time_s")]
+    caption = "Seconds of a step; rest is grading, auditing, publishing, checkpoints and records."
+    return draw_chart("Time a step", caption, [*parts, Series("rest", 5, rest, "stack")])
+
+
+def _single(run: RunData) -> list[Chart | None]:
+    longest = _series(run, "rollout/completion_len/max", "longest", 3)
+    length = [longest, _series(run, "rollout/completion_len/mean", "mean", 1)]
+    names = {
+        "Entropy": "policy/entropy",
+        "Gradient norm": "train/grad_norm",
+        "Clip fraction": "policy/clip_fraction",
+    }
+    entropy, norm, clipped = (
+        draw_chart(title, f"{_sentence(name)}", [_series(run, name, name, 1)])
+        for title, name in names.items()
+    )
+    return [
+        draw_chart("Completion length", "Sampled tokens a sample.", length),
+        entropy,
+        norm,
+        clipped,
+    ]
+
+
+def _series(run: RunData, name: str, label: str, slot: int, form: Form = "line") -> Series:
+    return Series(label, slot, run.points(name), form)
+
+
+def _sentence(name: str) -> str:
+    description = metric(name).description
+    return f"{description[0].upper()}{description[1:]}."

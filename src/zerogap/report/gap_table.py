@@ -1,0 +1,73 @@
+"""The gap by source over a whole run: what each would cost, and what the loss saw of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import fsum
+
+from zerogap.obs import GAP_SOURCES
+from zerogap.report.data import RunData
+from zerogap.report.numbers import format_number, format_share, plural
+
+
+@dataclass(frozen=True)
+class GapCell:
+    """A number of nats a token."""
+
+    text: str
+    is_zero: bool
+    """Exactly 0, and drawn as such."""
+
+
+@dataclass(frozen=True)
+class GapRow:
+    """One source; cells are raw mean, raw max, open mean, open max."""
+
+    source: str
+    cells: tuple[GapCell, ...]
+
+
+@dataclass(frozen=True)
+class GapTable:
+    """All sources in the order of the ledger's rungs."""
+
+    rows: list[GapRow]
+    caption: str
+
+
+def gap_table(run: RunData) -> GapTable | None:
+    """None if no step was attributed."""
+    rows = [row for source in GAP_SOURCES for row in _row(run, source)]
+    return GapTable(rows, " ".join(_sentences(run))) if rows else None
+
+
+def _row(run: RunData, source: str) -> Iterator[GapRow]:
+    cells = []
+    for view in ("raw", "open"):
+        largest = [value for _, value in run.points(f"gap/{source}/{view}/max")]
+        if not largest:
+            return
+        cells += [_cell(_mean(run, f"gap/{source}/{view}/mean")), _cell(max(largest))]
+    yield GapRow(source, tuple(cells))
+
+
+def _mean(run: RunData, name: str) -> float:
+    """Over audited tokens of all steps."""
+    tokens = dict(run.points("gap/num_tokens"))
+    points = [(value, tokens[step]) for step, value in run.points(name)]
+    return fsum(value * weight for value, weight in points) / fsum(weight for _, weight in points)
+
+
+def _cell(value: float) -> GapCell:
+    return GapCell("exactly 0" if value == 0 else format_number(value), value == 0)
+
+
+def _sentences(run: RunData) -> Iterator[str]:
+    yield (
+        f"Nats a token over {plural(run.total('gap/num_tokens'), 'audited token')}; ledger.jsonl has them by step. "
+        "Raw is what a source would cost if nothing were replayed, open what the loss sees."
+    )
+    if lost := run.total("gap/num_unattributed"):
+        yield f"{plural(lost, 'more token')} were drawn by weights that are gone, and are in no number here."
+    if any(share for _, share in run.points("gap/tokens/differing_share")):
+        share = _mean(run, "gap/tokens/differing_share")
+        yield f"Decoding and encoding again would put other ids in the place of {format_share(share)}."

@@ -1,0 +1,37 @@
+"""Where everything is in a run's folder. Knows paths, reads no file; every room that looks at a run starts here."""
+
+from pathlib import Path
+
+CHECKPOINT_STATE = "state.json"
+"""Written last into a checkpoint: a folder without it is none."""
+
+
+class RunFolder:
+    """Paths of one run. Append-only, apart from old checkpoints."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.events = path / "events.jsonl"
+        self.ledger = path / "ledger.jsonl"
+        self.versions = path / "versions.jsonl"
+        self.alarms = path / "alarms.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+        self.export = path / "export"
+
+    def rollouts(self, step: int) -> Path:
+        """Where the rollouts of a step are."""
+        return self.path / "rollouts" / f"step_{step:06d}"
+
+    def latest_checkpoint(self) -> Path | None:
+        """The newest complete checkpoint."""
+        found = list_checkpoints(self.checkpoints)
+        return found[-1] if found else None
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints in ``folder``, oldest first."""
+    return sorted(path for path in folder.glob("step_*") if (path / CHECKPOINT_STATE).exists())

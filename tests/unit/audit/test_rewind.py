@@ -1,0 +1,173 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.recorded_run import change_column, copy_without
+from rich.console import Console
+
+from zerogap.audit import RecordedRun, rewind
+from zerogap.config import CorrectionsConfig, WeightCorrection
+from zerogap.errors import CheckpointError
+from zerogap.obs import Progress
+from zerogap.run.policy import load_policy
+from zerogap.run.versions import StepSettings, VersionLog
+from zerogap.weights import weight_fingerprint
+
+QUIET = Progress(Console(), is_quiet=True)
+
+
+CHECKPOINTS = "checkpoints"
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_without_any_checkpoint_a_version_comes_from_the_initial_model_and_the_rollouts(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path, version: int
+):
+    run = RecordedRun(copy_without(recorded, tmp_path / "run", CHECKPOINTS))
+    found = rewind(run, version, progress=QUIET)
+    assert weight_fingerprint(found.policy.model) == fingerprints[version]
+    steps = {1: "step 1", 3: "steps 1 to 3"}[version]
+    assert found.origin == f"the recipe's initial model, trained again on the rollouts of {steps}"
+
+
+def test_version_0_is_the_recipes_own(recorded: Path):
+    run = RecordedRun(recorded)
+    found = rewind(run, 0, progress=QUIET)
+    initial = load_policy(run.config.model, seed=run.config.run.seed).model
+    assert weight_fingerprint(found.policy.model) == weight_fingerprint(initial)
+    assert (found.origin, found.is_proven) == ("the recipe's initial model", 0 in run.versions)
+
+
+def test_a_later_checkpoint_is_of_no_use_and_an_earlier_one_is(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path
+):
+    removed = [f"{CHECKPOINTS}/step_00000{n}" for n in (2, 3)]
+    run = RecordedRun(copy_without(recorded, tmp_path / "run", *removed))
+    found = rewind(run, 3, progress=QUIET)
+    assert weight_fingerprint(found.policy.model) == fingerprints[3]
+    assert found.origin == "the checkpoint of step 1, trained again on the rollouts of steps 2 to 3"
+
+
+def test_the_trainer_goes_on_as_the_run_did(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path
+):
+    run = RecordedRun(copy_without(recorded, tmp_path / "run", CHECKPOINTS))
+    found = rewind(run, 3, progress=QUIET)
+    found.trainer.step(run.samples(4), exact_version=3)
+    assert weight_fingerprint(found.policy.model) == fingerprints[4]
+
+
+def test_older_versions_that_are_asked_for_are_kept(recorded: Path, fingerprints: dict[int, str]):
+    run = RecordedRun(recorded)
+    found = rewind(run, 3, older=frozenset({1, 2}), progress=QUIET)
+    assert found.history is not None
+    assert found.history.versions == (1, 2)
+    assert found.origin.startswith("the checkpoint of step 1,")
+    found.history.load_into(2, found.policy.model)
+    assert weight_fingerprint(found.policy.model) == fingerprints[2]
+
+
+def test_older_versions_that_cannot_be_had_are_left_out(recorded: Path, tmp_path: Path):
+    removed = [f"{CHECKPOINTS}/step_000001", "rollouts/step_000001"]
+    run = RecordedRun(copy_without(recorded, tmp_path / "run", *removed))
+    found = rewind(run, 3, older=frozenset({1, 2}), progress=QUIET)
+    assert found.history is not None
+    assert found.history.versions == (2,)
+
+
+def test_missing_rollouts_are_an_error_that_says_which_and_what_can_be_audited(
+    recorded: Path, tmp_path: Path
+):
+    removed = [CHECKPOINTS, "rollouts/step_000002"]
+    run = RecordedRun(copy_without(recorded, tmp_path / "run", *removed))
+    with pytest.raises(CheckpointError, match="not on disk for steps 2 ") as error:
+        run.choose_step(4)
+    assert "nearest that exist are version 0 (the recipe's initial model)" in str(error.value)
+    assert "can be audited: 1." in str(error.value)
+    with pytest.raises(CheckpointError, match=r"step 2 .* can be audited: 1$"):
+        run.choose_step(2)
+    with pytest.raises(CheckpointError, match=r"rollouts of steps \[2\] are not on disk"):
+        rewind(run, 3, progress=QUIET)
+
+
+def test_the_last_recorded_step_is_the_default(recorded: Path):
+    assert RecordedRun(recorded).choose_step(None) == 4
+
+
+def test_a_folder_without_rollouts_says_how_to_get_some(recorded: Path, tmp_path: Path):
+    run = RecordedRun(copy_without(recorded, tmp_path / "run", "rollouts"))
+    with pytest.raises(CheckpointError, match=r"obs\.rollouts_every = 1"):
+        run.choose_step(None)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+        RecordedRun(tmp_path)
+
+
+def keep_fingerprints(folder: Path, fingerprints: dict[int, str]) -> RecordedRun:
+    (folder / "versions.jsonl").unlink(missing_ok=True)
+    log = VersionLog(folder / "versions.jsonl")
+    for version, fingerprint in fingerprints.items():
+        log.record(step=version, weight_version=version, fingerprint=fingerprint)
+    log.close()
+    return RecordedRun(folder)
+
+
+def test_recorded_fingerprints_prove_the_weights(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path
+):
+    folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
+    run = keep_fingerprints(folder, fingerprints)
+    assert rewind(run, 2, progress=QUIET).is_proven
+
+
+def add_one_to_the_last(token_ids: np.ndarray) -> None:
+    token_ids[-1] ^= 1
+
+
+def test_rollouts_that_were_changed_give_other_weights_and_that_is_noticed(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path
+):
+    folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
+    change_column(folder, 1, "token_ids", add_one_to_the_last)
+    run = keep_fingerprints(folder, fingerprints)
+    with pytest.raises(CheckpointError, match="training step 1 again gave other weights"):
+        rewind(run, 2, progress=QUIET)
+
+
+AS_RECIPE = StepSettings(products="exact", is_exact=True, corrections=CorrectionsConfig())
+BLAS = replace(AS_RECIPE, products="blas")
+WEIGHED = replace(AS_RECIPE, corrections=CorrectionsConfig(weight=WeightCorrection()))
+
+
+def make_the_first_unlikely(log_probs: np.ndarray) -> None:
+    log_probs[:11] -= 5  # of the first rollout; no loss looks at it, but for importance weights
+
+
+@pytest.mark.parametrize("settings", [AS_RECIPE, BLAS, WEIGHED], ids=["recipe", "products", "corrections"])  # fmt: skip
+def test_a_step_trains_again_as_it_was_recorded_to(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path, settings: StepSettings
+):
+    folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
+    (folder / "versions.jsonl").unlink(missing_ok=True)
+    change_column(folder, 1, "rollout_log_probs", make_the_first_unlikely)
+    log = VersionLog(folder / "versions.jsonl")
+    log.record(step=1, weight_version=1, fingerprint=fingerprints[1], settings=settings)
+    log.close()
+    if settings == AS_RECIPE:
+        assert rewind(RecordedRun(folder), 1, progress=QUIET).is_proven
+        return
+    # The run did not train so: what is claimed here gives other weights.
+    with pytest.raises(CheckpointError, match="training step 1 again gave other weights"):
+        rewind(RecordedRun(folder), 1, progress=QUIET)
+
+
+def test_another_initial_model_is_noticed(
+    recorded: Path, fingerprints: dict[int, str], tmp_path: Path
+):
+    folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
+    run = keep_fingerprints(folder, {0: "another", **fingerprints})
+    with pytest.raises(CheckpointError, match="not the one the run started from"):
+        rewind(run, 1, progress=QUIET)
