@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from ledger import RECIPE, drawing
 
+from ledger import RECIPE, drawing
 from zerogap.config import RunConfig
 from zerogap.config.ledger import LedgerConfig
 from zerogap.config.load import load_config

@@ -12,12 +12,12 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import KV_16_BIT
 
-from zerogap.bench import gguf_file
-from zerogap.bench.flops import ModelShape
-from zerogap.bench.prepare import Prepared
-from zerogap.bench.shapes import RunShape
 from zerogap.engine import Engine
 from zerogap.models import CausalLM
+from zerogap_bench import gguf_file
+from zerogap_bench.flops import ModelShape
+from zerogap_bench.prepare import Prepared
+from zerogap_bench.shapes import RunShape
 
 if importlib.util.find_spec("llama_cpp") is None:
     pytest.skip("llama-cpp-python is not installed: it is only measured", allow_module_level=True)
@@ -29,7 +29,7 @@ PROMPTS = tuple(tuple(range(3 + i, 60 - 7 * i)) for i in range(SHAPE.num_prompts
 
 
 def llama_cpp_rollout(model: CausalLM, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    from zerogap.bench.sides.llama_cpp_side import LlamaCppRollout
+    from zerogap_bench.sides.llama_cpp_side import LlamaCppRollout
 
     gguf_file.write_gguf(model, path)
     prepared = Prepared(

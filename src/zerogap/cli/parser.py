@@ -6,15 +6,16 @@ import argparse
 from typing import TypeAlias
 
 from zerogap import __version__
-from zerogap.cli import bench_arguments, recorded_arguments
+from zerogap.cli import recorded_arguments
 from zerogap.cli.audit import audit
-from zerogap.cli.bench import bench
 from zerogap.cli.capsule import capsule, replay
 from zerogap.cli.certify import certify
 from zerogap.cli.evaluate import evaluate
 from zerogap.cli.export import export
 from zerogap.cli.generate import generate
 from zerogap.cli.train import train
+from zerogap_bench.arguments import EXAMPLES, add_arguments
+from zerogap_bench.command import bench
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -178,9 +179,9 @@ def _add_recorded(commands: Commands) -> None:
 
 def _add_bench(commands: Commands) -> None:
     summary = "measure speed here, beside the alternatives that are installed"
-    parser = _add(commands, "bench", summary, bench_arguments.EXAMPLES)
+    parser = _add(commands, "bench", summary, EXAMPLES)
     parser.set_defaults(run=bench)
-    bench_arguments.add_arguments(parser)
+    add_arguments(parser)
 
 
 def _add(commands: Commands, name: str, summary: str, examples: str) -> argparse.ArgumentParser:

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import zerogap.bench
-from zerogap.bench import BenchOptions, RunShape
-from zerogap.bench.tables import Table
+import zerogap_bench
 from zerogap.cli import main
 from zerogap.errors import ModelError
+from zerogap_bench import BenchOptions, RunShape
+from zerogap_bench.tables import Table
 
 NUMBERS = {"shape": "8x8x16", "share_of_limit": 0.8, "peak_rss_gb": 1.0}
 
@@ -44,7 +44,7 @@ def played(monkeypatch):
         state.asked.append((name, options))
         return Played()
 
-    monkeypatch.setattr(zerogap.bench, "build_benchmark", build)
+    monkeypatch.setattr(zerogap_bench, "build_benchmark", build)
     return state
 
 

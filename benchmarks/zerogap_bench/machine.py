@@ -1,0 +1,148 @@
+"""Where and on what a number was measured, and who else used the processor meanwhile."""
+
+import os
+import platform
+import resource
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter
+
+_PACKAGES = ("torch", "transformers", "trl", "llama-cpp-python", "numpy")
+_PROC_STATUS = Path("/proc/self/status")
+_PROC_STAT = Path("/proc/stat")
+_IDLE_FIELDS = (3, 4)
+"""Of /proc/stat's cpu line: idle and iowait."""
+
+
+def describe_machine() -> dict[str, object]:
+    """Processor, cores, versions and the commit that was measured; ``-dirty`` when files differ from it."""
+    # Loads torch, which the process that only shows results needs for nothing else.
+    from zerogap.run.environment import processor_name
+
+    return {
+        "device": " ".join([processor_name(), *_processor_kind()]),
+        "num_cores": os.cpu_count(),
+        "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
+        "versions": {"python": platform.python_version(), **_versions()},
+        "commit": _commit(),
+    }
+
+
+class PeakMemory:
+    """Largest resident memory of this process, in 10^9 bytes, without what measuring the machine took.
+
+    The system's own high-water mark counts everything. ``leave_out`` reads it, lets a block run and sets it back to what
+    is in use afterwards, where the system allows that (Linux); elsewhere the block's buffers count too.
+    """
+
+    def __init__(self) -> None:
+        self._before_gb = 0.0
+
+    @property
+    def gb(self) -> float:
+        """So far."""
+        return max(self._before_gb, _high_water_gb())
+
+    @contextmanager
+    def leave_out(self) -> Generator[None]:
+        """What the block allocates and frees again does not count."""
+        self._before_gb = self.gb
+        yield
+        _reset_high_water()
+
+
+def _high_water_gb() -> float:
+    if _PROC_STATUS.exists():
+        lines = dict(line.split(":", 1) for line in _PROC_STATUS.read_text().splitlines())
+        return int(lines["VmHWM"].split()[0]) * 1024 / 1e9
+    # macOS counts ru_maxrss in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process now; None where /proc is missing."""
+    if not _PROC_STATUS.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in _PROC_STATUS.read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) * 1024
+
+
+def available_bytes() -> int | None:
+    """Memory that new work can have; None where /proc is missing."""
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024
+
+
+def _reset_high_water() -> None:
+    clear_refs = Path("/proc/self/clear_refs")
+    # Absent on other systems, and closed in some containers: then the mark stays, which reports too much, never too little.
+    if clear_refs.exists() and os.access(clear_refs, os.W_OK):
+        clear_refs.write_text("5")
+
+
+class OthersLoad:
+    """Share of all cores that other processes used while this was open; None where /proc is missing."""
+
+    def __enter__(self) -> "OthersLoad":
+        self._start = self._now()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        busy_s, own_s, wall_s = (b - a for a, b in zip(self._start, self._now(), strict=True))
+        has_proc = _PROC_STAT.exists()
+        self.share = (
+            max(0.0, busy_s - own_s) / (wall_s * (os.cpu_count() or 1)) if has_proc else None
+        )
+        self.wall_s = wall_s
+
+    def _now(self) -> tuple[float, float, float]:
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        return _busy_seconds(), own.ru_utime + own.ru_stime, perf_counter()
+
+
+def _busy_seconds() -> float:
+    if not _PROC_STAT.exists():
+        return 0.0
+    # user nice system idle iowait irq softirq steal; guest times are within user's.
+    ticks = [int(field) for field in _PROC_STAT.read_text().splitlines()[0].split()[1:9]]
+    busy = sum(tick for place, tick in enumerate(ticks) if place not in _IDLE_FIELDS)
+    return busy / os.sysconf("SC_CLK_TCK")
+
+
+def _processor_kind() -> list[str]:
+    # In a virtual machine processors of several generations may have the same name.
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return []
+    lines = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
+    fields = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    return [f"{name} {fields[name]}" for name in ("cpu family", "model") if name in fields]
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    # Of the checkout this file lies in; an installed package has none.
+    root = Path(__file__).parents[2]
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=root, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()
