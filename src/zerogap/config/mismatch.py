@@ -7,7 +7,7 @@ from pydantic import Field
 
 from zerogap.config.section import Section
 
-Remedy = Literal["corrections", "replays", "staleness", "numerics"]
+Remedy = Literal["corrections", "staleness", "numerics"]
 
 
 class MismatchConfig(Section):
@@ -19,12 +19,11 @@ class MismatchConfig(Section):
     """Steps in a row above the budget before the next remedy is taken."""
     remedies: Annotated[tuple[Remedy, ...], Field(strict=False)] = (
         "corrections",
-        "replays",
         "staleness",
         "numerics",
     )
-    """What may be done, always in this order: switch on importance weights; switch on replays; sample with weights one step
-    younger; take exact numerics. When none is left, the run stops with an error that names the source."""
+    """What may be done, always in this order: switch on importance weights; sample with weights one step younger;
+    take exact numerics. When none is left, the run stops with an error that names the source."""
 
     def problems(self) -> Iterator[str]:
         """One remedy twice."""

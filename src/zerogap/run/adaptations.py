@@ -46,8 +46,6 @@ class Adaptations:
         """Why a remedy cannot be taken; None if it can."""
         if remedy == "corrections":
             return self._why_not_corrections(config)
-        if remedy == "replays":
-            return "this version has no replay of sampling or routing"
         if remedy == "staleness":
             return None if self.lag else "samples are of the newest weights already (lag 0)"
         if self.is_exact:

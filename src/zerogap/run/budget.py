@@ -4,7 +4,7 @@ Comes in: each audited step's ``gap/total/mean`` and its parts by source, measur
 correction can never count as having closed the gap. Goes out: nothing, a remedy to take, or the end of the run with an
 error that names the source. A pure state machine: what a remedy does is up to ``Remedies``.
 
-The order is that of cost and is fixed: corrections, replays, staleness (one step younger at a time, until samples are of
+The order is that of cost and is fixed: corrections, staleness (one step younger at a time, until samples are of
 the trainer's own weights), numerics, the end. Before each, the gap is above the budget for ``patience`` audited steps in
 a row. A remedy that cannot apply, or whose source measures exactly 0, is passed over this time, and the log says why: with a lag
 the first samples are not old yet, so a source may open later.
@@ -22,7 +22,6 @@ from zerogap.obs import GAP_SOURCES
 ORDER: tuple[Remedy, ...] = get_args(Remedy)
 _CLOSES: dict[Remedy, tuple[str, ...]] = {
     "corrections": GAP_SOURCES,
-    "replays": ("sampling", "routing"),
     "staleness": ("staleness",),
     "numerics": ("numbers",),
 }
@@ -32,19 +31,11 @@ _CLOSES: dict[Remedy, tuple[str, ...]] = {
 class Remedies(Protocol):
     """What a run can do about its gap. Called between two steps."""
 
-    def why_not(self, remedy: Remedy, source: str) -> str | None:
-        """Why a remedy cannot be taken now (already in force, or not available here); None if it can.
-
-        Args:
-            remedy: which.
-            source: the part of the gap that it is for.
-        """
+    def why_not(self, remedy: Remedy) -> str | None:
+        """Why a remedy cannot be taken now (already in force, or not available here); None if it can."""
 
     def switch_on_corrections(self) -> None:
         """Weigh samples by their mismatch from the next step on."""
-
-    def switch_on_replay(self, source: str) -> None:
-        """Record and replay what ``source`` (sampling, routing) needs, from the next step on."""
 
     def reduce_lag(self) -> None:
         """Sample with weights one step younger from the next step on."""
@@ -88,8 +79,6 @@ class Decision:
             raise self.error()
         elif self.remedy == "corrections":
             remedies.switch_on_corrections()
-        elif self.remedy == "replays":
-            remedies.switch_on_replay(self.remedy_for)
         elif self.remedy == "staleness":
             remedies.reduce_lag()
         else:
@@ -129,8 +118,6 @@ class BudgetController:
         """A controller before the first step; with ``config.budget`` none it never decides anything."""
         self._config = config
         self._num_above = 0
-        self._replayed: list[str] = []
-        """Sources whose replay was switched on: a replay is tried once a source."""
 
     def observe(
         self, step: int, total: float, open_means: Mapping[str, float], remedies: Remedies
@@ -166,12 +153,11 @@ class BudgetController:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint; JSON. What remedies have changed is the run's to keep."""
-        return {"num_above": self._num_above, "replayed": self._replayed}
+        return {"num_above": self._num_above}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state_dict``."""
         self._num_above = int(state["num_above"])
-        self._replayed = list(state["replayed"])
 
     def _choose(
         self, open_means: Mapping[str, float], remedies: Remedies
@@ -179,31 +165,17 @@ class BudgetController:
         """(remedy, what it is for, what was passed over and why)."""
         passed_over: list[tuple[Remedy, str]] = []
         for remedy in ORDER:
-            targets = self._targets(remedy, open_means)
-            reasons = [self._why_not(remedy, target, remedies) for target in targets]
-            if None in reasons:
-                target = targets[reasons.index(None)]
-                if remedy == "replays":
-                    self._replayed.append(target)
+            target = max(_CLOSES[remedy], key=lambda source: open_means.get(source, 0.0))
+            why_not = self._why_not(remedy, remedies)
+            if open_means.get(target, 0.0) <= 0:
+                sources = " and ".join(_CLOSES[remedy])
+                why_not = f"the gap from {sources} is 0.0 or closed by it already"
+            if why_not is None:
                 return remedy, target, passed_over
-            none_open = (
-                f"the gap from {' and '.join(_CLOSES[remedy])} is 0.0 or closed by it already"
-            )
-            passed_over += [(remedy, why) for why in reasons if why] or [(remedy, none_open)]
+            passed_over.append((remedy, why_not))
         return None, "", passed_over
 
-    def _targets(self, remedy: Remedy, open_means: Mapping[str, float]) -> list[str]:
-        """Sources that the remedy could close and that are open, the largest first."""
-        closable = {source: open_means.get(source, 0.0) for source in _CLOSES[remedy]}
-        is_open = [
-            s
-            for s in closable
-            if closable[s] > 0 and not (remedy == "replays" and s in self._replayed)
-        ]
-        largest_first = sorted(is_open, key=lambda source: -closable[source])
-        return largest_first[:1] if remedy == "corrections" else largest_first
-
-    def _why_not(self, remedy: Remedy, source: str, remedies: Remedies) -> str | None:
+    def _why_not(self, remedy: Remedy, remedies: Remedies) -> str | None:
         if remedy not in self._config.remedies:
             return "mismatch.remedies does not allow it"
-        return remedies.why_not(remedy, source)
+        return remedies.why_not(remedy)

@@ -64,18 +64,13 @@ class Machines:
 
     # ------------------------------------------------------------ remedies
 
-    def why_not(self, remedy: Remedy, source: str) -> str | None:
+    def why_not(self, remedy: Remedy) -> str | None:
         """Why a remedy cannot be taken now; None if it can."""
         return self.adaptations.why_not(remedy, self._config)
 
     def switch_on_corrections(self) -> None:
         """Weigh samples by their mismatch from the next step on."""
         self.adapt(self.adaptations.with_corrections())
-
-    def switch_on_replay(self, source: str) -> None:
-        """Never called: ``why_not`` says that there is none."""
-        msg = f"a replay of {source} was asked for, and there is none"
-        raise AssertionError(msg)
 
     def reduce_lag(self) -> None:
         """Sample with weights one step younger from the next step on."""

@@ -1,4 +1,4 @@
-"""Weights on their way from trainer to engine: digests, the last versions, publishing, merging.
+"""Weights on their way from trainer to engine: digests, the last versions, publishing.
 
 Comes in: a trainer's parameters and a version number. Goes out: an engine that holds the same bits, or refuses to
 generate; and for every version the digest that says which weights it stands for. Nothing here trains or generates.
@@ -15,15 +15,12 @@ from zerogap.weights.digest import (
     weight_fingerprint,
 )
 from zerogap.weights.history import WeightHistory
-from zerogap.weights.merge import MergedWeight, MergeLoss, low_rank_delta, merge_delta
 from zerogap.weights.publish import Published, Publisher, WeightSink
 from zerogap.weights.sources import CopiedWeights, SharedWeights, WeightSource
 from zerogap.weights.versions import WeightVersions
 
 __all__ = [
     "CopiedWeights",
-    "MergeLoss",
-    "MergedWeight",
     "NamedWeights",
     "Published",
     "Publisher",
@@ -36,8 +33,6 @@ __all__ = [
     "WeightVersions",
     "copy_weights",
     "digest_weights",
-    "low_rank_delta",
-    "merge_delta",
     "named_weights",
     "unrounded",
     "weight_fingerprint",

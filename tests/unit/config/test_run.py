@@ -70,7 +70,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         ),
         ({"loss": {"kind": "dapo", "overlong": {"buffer_tokens": 999}}}, "buffer_tokens = 999"),
         ({"corrections": {"weight": {"kind": "clip"}}}, "kind = 'clip', low = 0.0"),
-        ({"mismatch": {"remedies": ["replays", "replays"]}}, "named twice"),
+        ({"mismatch": {"remedies": ["numerics", "numerics"]}}, "named twice"),
         ({"model": {}}, "neither is given"),
         ({"model": {"path": "p", "init": TINY, "tokenizer": "byte"}}, "both are given"),
         ({"model": {"init": TINY}}, "tokenizer is missing"),

@@ -40,7 +40,6 @@ def test_each_remedy_moves_one_thing():
         ("corrections", {"corrections": {"weight": {}}}, "on already"),
         ("corrections", {}, None),
         ("corrections", {"train": {"old_log_probs": "rollout"}}, "every weight 1"),
-        ("replays", {}, "no replay"),
         ("staleness", {}, "lag 0"),
         ("staleness", {"rollout": {"lag": 1}}, None),
         ("numerics", {}, "exact already"),

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -23,24 +23,21 @@ class Run:
     staleness_a_step: float = 0.0
     lag: int = 0
     is_exact: bool = False
-    has_replays: bool = False
     is_corrected: bool = False
-    replays: set[str] = field(default_factory=set)
 
     def open_means(self) -> dict[str, float]:
         """Before corrections: ``is_corrected`` is not in here."""
         return {
             "numbers": 0.0 if self.is_exact else self.numbers,
-            "sampling": 0.0 if "sampling" in self.replays else self.sampling,
+            "sampling": self.sampling,
             "staleness": self.staleness_a_step * self.lag,
             "tokens": self.tokens,
             "routing": 0.0,
         }
 
-    def why_not(self, remedy, source):
+    def why_not(self, remedy):
         reasons = {
             "corrections": "already on" if self.is_corrected else None,
-            "replays": None if self.has_replays else "no replay exists for it yet",
             "staleness": None if self.lag else "rollout.lag is 0",
             "numerics": "already exact" if self.is_exact else None,
         }
@@ -48,9 +45,6 @@ class Run:
 
     def switch_on_corrections(self):
         self.is_corrected = True
-
-    def switch_on_replay(self, source):
-        self.replays.add(source)
 
     def reduce_lag(self):
         self.lag -= 1
@@ -93,7 +87,7 @@ def test_a_gap_that_its_remedies_can_close_is_closed():
         (10, "numerics"),
     ]
     assert sum(run.open_means().values()) == 0.0
-    assert ("replays", "the gap from sampling and routing is 0.0 or closed by it already") in decisions[1].passed_over  # fmt: skip
+    assert decisions[1].passed_over == (("corrections", "already on"),)
 
 
 def test_a_source_that_opens_late_still_has_its_remedy():
@@ -111,7 +105,7 @@ def test_the_end_says_of_every_remedy_why_it_is_none():
     *_, last = drive(run, controller(patience=1, remedies=["corrections"]), 9)
     assert str(last.error()) == (
         "step 2: gap/total/mean = 0.5 nats is above mismatch.budget = 0.01 for 1 audited step, and no remedy of mismatch.remedies is left "
-        "(corrections: already on; replays: the gap from sampling and routing is 0.0 or closed by it already; staleness: the gap from "
+        "(corrections: already on; staleness: the gap from "
         "staleness is 0.0 or closed by it already; numerics: mismatch.remedies does not allow it): most of it comes from numbers "
         "(0.5 nats); close that source (docs/numerics.md says how), or set a higher mismatch.budget"
     )
@@ -143,31 +137,21 @@ def test_a_controller_that_saw_the_corrected_gap_would_hide_it():
     assert any(d.is_stop for d in drive(run, controller(), 100))
 
 
-def test_replays_are_for_the_source_that_they_close():
-    run = Run(numbers=0.5, sampling=0.1, has_replays=True)
-    decisions = drive(run, controller(remedies=["replays", "numerics"]), 100)
-    assert [(d.remedy, d.remedy_for, d.source) for d in decisions] == [
-        ("replays", "sampling", "numbers"),
-        ("numerics", "numbers", "numbers"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("gap", "remedy"), [("sampling", None), ("tokens", None), ("numbers", "numerics")]
 )
 def test_no_remedy_is_spent_on_a_source_that_it_does_not_close(gap, remedy):
     run = Run(lag=2, **{gap: 0.05})
-    first, *_ = drive(run, controller(remedies=["replays", "staleness", "numerics"]), 3)
+    first, *_ = drive(run, controller(remedies=["staleness", "numerics"]), 3)
     assert (first.remedy, run.lag, run.is_exact) == (remedy, 2, remedy is not None)
 
 
 def test_what_cannot_apply_is_passed_over_with_its_reason():
     run = Run(numbers=0.5, sampling=0.1, staleness_a_step=0.1, is_exact=False)
-    (first, *_) = drive(run, controller(remedies=["replays", "staleness", "numerics"]), 3)
+    (first, *_) = drive(run, controller(remedies=["staleness", "numerics"]), 3)
     assert first.remedy == "numerics"
     assert dict(first.passed_over) == {
         "corrections": "mismatch.remedies does not allow it",
-        "replays": "no replay exists for it yet",
         "staleness": "the gap from staleness is 0.0 or closed by it already",
     }
     assert all(f"passed over: {why}" in "\n".join(first.lines()) for _, why in first.passed_over)
@@ -192,7 +176,6 @@ _RUNS = st.builds(
     staleness_a_step=st.sampled_from([0.0, 0.004, 0.03]),
     lag=st.integers(0, 4),
     is_exact=st.booleans(),
-    has_replays=st.booleans(),
 )
 _REMEDIES = st.lists(st.sampled_from(ORDER), unique=True)
 
@@ -206,7 +189,7 @@ def test_order_patience_and_an_end(run, allowed, patience):
     kinds = [d.remedy for d in decisions if d.remedy is not None]
     assert kinds == sorted(kinds, key=ORDER.index)
     assert set(kinds) <= set(allowed)
-    assert all(kinds.count(kind) <= 1 for kind in ("corrections", "numerics", "replays"))
+    assert all(kinds.count(kind) <= 1 for kind in ("corrections", "numerics"))
     assert kinds.count("staleness") == lag - run.lag
     is_above = sum(run.open_means().values()) > 0.01
     assert is_above == bool(decisions and decisions[-1].is_stop)
@@ -214,7 +197,7 @@ def test_order_patience_and_an_end(run, allowed, patience):
 
 @given(_RUNS, st.integers(0, 30))
 def test_resumed_is_uninterrupted(run, cut):
-    twin = Run(**{**run.__dict__, "replays": set()})
+    twin = replace(run)
     whole = drive(run, controller(), 40)
     before, later = controller(), controller()
     first = drive(twin, before, cut)
