@@ -17,8 +17,8 @@ import torch
 
 from ledger import RECIPE, drawing
 from zerogap.config import RunConfig
-from zerogap.config.ledger import LedgerConfig
 from zerogap.config.load import load_config
+from zerogap.config.monitoring import LedgerConfig
 from zerogap.data import reencode
 from zerogap.engine import Engine
 from zerogap.kernels import kernel_report, products

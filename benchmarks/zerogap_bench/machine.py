@@ -20,7 +20,7 @@ _IDLE_FIELDS = (3, 4)
 def describe_machine() -> dict[str, object]:
     """Processor, cores, versions and the commit that was measured; ``-dirty`` when files differ from it."""
     # Loads torch, which the process that only shows results needs for nothing else.
-    from zerogap.run.environment import processor_name
+    from zerogap.run.machine import processor_name
 
     return {
         "device": " ".join([processor_name(), *_processor_kind()]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from helpers.tiny_engine import prompt, request
-from zerogap.config.ledger import LedgerConfig
+from zerogap.config.monitoring import LedgerConfig
 from zerogap.data import Reencoding
 from zerogap.engine import Engine
 from zerogap.ledger import ForwardScorer, Ledger, LedgerEntry, Scorer

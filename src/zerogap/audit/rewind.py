@@ -13,9 +13,12 @@ from zerogap.errors import CheckpointError
 from zerogap.kernels import products
 from zerogap.obs import Progress
 from zerogap.run.checkpoint import load_checkpoint
-from zerogap.run.environment import describe_environment
-from zerogap.run.free_memory import return_free_memory
-from zerogap.run.machine_kind import code_differences, machine_differences
+from zerogap.run.machine import (
+    code_differences,
+    describe_environment,
+    machine_differences,
+    return_free_memory,
+)
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.progress import show_training
 from zerogap.run.trainers import build_trainer, exact_version

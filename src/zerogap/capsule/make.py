@@ -9,7 +9,7 @@ from zerogap.capsule.answer import Answer, compute_answer
 from zerogap.capsule.file import Capsule, Embedded, Header, write_capsule
 from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
-from zerogap.run.environment import describe_environment
+from zerogap.run.machine import describe_environment
 from zerogap.run.threads import apply_threads
 from zerogap.weights import digest_weights, named_weights
 

@@ -13,8 +13,7 @@ from zerogap.config import ModelSection
 from zerogap.errors import CheckpointError
 from zerogap.models import CausalLM, ModelConfig
 from zerogap.obs import Progress
-from zerogap.run.environment import describe_environment
-from zerogap.run.machine_kind import code_differences, machine_differences
+from zerogap.run.machine import code_differences, describe_environment, machine_differences
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.threads import apply_threads
 from zerogap.run.trainers import build_trainer

@@ -18,7 +18,6 @@ from zerogap.config.data import (
 )
 from zerogap.config.engine import EngineConfig
 from zerogap.config.evaluate import EvaluateConfig
-from zerogap.config.ledger import LedgerConfig
 from zerogap.config.loss import (
     CISPOLossConfig,
     DAPOLossConfig,
@@ -34,9 +33,8 @@ from zerogap.config.loss import (
     RLOOLossConfig,
     SFTLossConfig,
 )
-from zerogap.config.mismatch import MismatchConfig
 from zerogap.config.model import ModelInit, ModelSection
-from zerogap.config.obs import ObsConfig
+from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
 from zerogap.config.prompt import PromptConfig
 from zerogap.config.reward import (
     ExactReward,
@@ -51,7 +49,6 @@ from zerogap.config.rollout import RolloutConfig
 from zerogap.config.run import RunConfig, RunSection
 from zerogap.config.sampling import SamplingConfig
 from zerogap.config.train import TrainConfig
-from zerogap.config.watch import WatchConfig
 
 __all__ = [
     "BuiltinData",

@@ -9,18 +9,15 @@ from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.data import DataConfig
 from zerogap.config.engine import EngineConfig
 from zerogap.config.evaluate import EvaluateConfig
-from zerogap.config.ledger import LedgerConfig
 from zerogap.config.loss import GRPOLossConfig, LossConfig
-from zerogap.config.mismatch import MismatchConfig
 from zerogap.config.model import ModelSection
-from zerogap.config.obs import ObsConfig
+from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
 from zerogap.config.prompt import PromptConfig
 from zerogap.config.reward import RewardConfig
 from zerogap.config.rollout import RolloutConfig
 from zerogap.config.sampling import SamplingConfig
 from zerogap.config.section import Section
 from zerogap.config.train import TrainConfig
-from zerogap.config.watch import WatchConfig
 
 
 class RunSection(Section):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerogap.algorithms import choose_records
-from zerogap.config.ledger import LedgerConfig
+from zerogap.config.monitoring import LedgerConfig
 from zerogap.data import Reencoding
 from zerogap.ledger.climb import StartedClimb, audited_tokens, start_climb
 from zerogap.ledger.entry import LedgerEntry

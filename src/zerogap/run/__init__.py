@@ -6,8 +6,8 @@ model and a report. Also generates, evaluates and exports.
 
 from zerogap.run.evaluate_model import evaluate_model
 from zerogap.run.export import export_run
-from zerogap.run.free_memory import return_free_memory
 from zerogap.run.generate import generate_text
+from zerogap.run.machine import return_free_memory
 from zerogap.run.numerics import Numerics, NumericsChoice, settle_numerics
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.train import TrainResult, train

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerogap.config import CorrectionsConfig, RunConfig, WeightCorrection
-from zerogap.config.mismatch import Remedy
+from zerogap.config.monitoring import Remedy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from zerogap.config import RunConfig
 from zerogap.errors import CheckpointError, ConfigError
-from zerogap.run.environment import describe_environment
+from zerogap.run.machine import describe_environment
 from zerogap.run_folder import RunFolder
 
 _MAY_CHANGE = (

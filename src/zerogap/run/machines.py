@@ -7,7 +7,7 @@ ledger's forward pass. It is what a mismatch budget acts on (``budget.Remedies``
 from collections.abc import Callable
 
 from zerogap.config import EngineConfig, RunConfig
-from zerogap.config.mismatch import Remedy
+from zerogap.config.monitoring import Remedy
 from zerogap.data import reencode
 from zerogap.ledger import ForwardScorer, Ledger
 from zerogap.run.adaptations import Adaptations

@@ -5,8 +5,7 @@ from typing import Any
 
 from zerogap.errors import MismatchError, NumericsError
 from zerogap.obs import GAP_SOURCES, JsonlFile
-from zerogap.run.budget import BudgetController, Remedies
-from zerogap.watch import Watch, WatchReport
+from zerogap.watch import BudgetController, Remedies, Watch, WatchReport
 
 
 class Oversight:

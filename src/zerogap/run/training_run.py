@@ -24,14 +24,13 @@ from zerogap.rollout import (
     save_rollouts,
 )
 from zerogap.run.adaptations import Adaptations
-from zerogap.run.budget import BudgetController
 from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
 from zerogap.run.exercise import Exercise
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
-from zerogap.run.free_memory import return_free_memory
 from zerogap.run.gather import Gathered, build_gatherer, build_shapings
+from zerogap.run.machine import return_free_memory
 from zerogap.run.machines import Machines
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
@@ -53,7 +52,7 @@ from zerogap.run.telling import (
 from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
 from zerogap.types import exclusion_reason
-from zerogap.watch import Watch
+from zerogap.watch import BudgetController, Watch
 
 
 class TrainingRun:

@@ -9,7 +9,7 @@ from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 from helpers.train_batches import make_groups, make_sample
 
-from zerogap.config.ledger import LedgerConfig
+from zerogap.config.monitoring import LedgerConfig
 from zerogap.errors import NumericsError, WeightSyncError
 from zerogap.ledger import Ledger, climb
 from zerogap.obs import METRICS, JsonlFile, read_jsonl

@@ -7,14 +7,14 @@ from zerogap.config import MismatchConfig, WatchConfig
 from zerogap.report import write_report
 from zerogap.report.alarms import alarm_rows
 from zerogap.report.data import RunData
-from zerogap.run.budget import BudgetController
 from zerogap.watch import Watch
+from zerogap.watch.budget import BudgetController
 
 
 class Nothing:
     """Remedies of which none can be taken."""
 
-    def why_not(self, remedy, source):
+    def why_not(self, remedy):
         return "not here"
 
 

@@ -5,8 +5,7 @@ from helpers.loss_cases import CASES, gradients_of
 
 from zerogap.algorithms import CorrectionStatistics
 from zerogap.obs import StepMetrics
-from zerogap.run.loss_metrics import correction_metrics, loss_metrics
-from zerogap.run.step_metrics import add_train_metrics
+from zerogap.run.step_metrics import add_train_metrics, correction_metrics, loss_metrics
 
 EXPECTED = {
     "grpo, corrected": {"mismatch"},

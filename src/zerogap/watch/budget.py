@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, get_args
 
 from zerogap.config import MismatchConfig
-from zerogap.config.mismatch import Remedy
+from zerogap.config.monitoring import Remedy
 from zerogap.errors import MismatchError
 from zerogap.obs import GAP_SOURCES
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zerogap.config import MismatchConfig
 from zerogap.errors import MismatchError
-from zerogap.run.budget import ORDER, BudgetController, Decision
+from zerogap.watch.budget import ORDER, BudgetController, Decision
 
 
 @dataclass

@@ -1,6 +1,6 @@
 import pytest
 
-from zerogap.run.machine_kind import code_differences, machine_differences
+from zerogap.run.machine import code_differences, machine_differences
 
 HERE = {
     "processor": "a chip",
