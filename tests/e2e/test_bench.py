@@ -43,7 +43,11 @@ def test_a_rollout_beside_transformers(model_folder: str, tmp_path: Path):
         peer["ratio"]["median"] for peer in several["peers"].values()
     )
     assert set(several["phases"]) == {"generate"}
-    assert 0 < single["decoding"]["share_of_read"] < 1
+    decoding = single["decoding"]
+    assert decoding["share_of_read"] == pytest.approx(decoding["gb_s"] / decoding["read_gb_s"])
+    assert decoding["gb_s"] == pytest.approx(
+        decoding["bytes_per_token"] / decoding["ms_per_token"]["median"] / 1e6
+    )
     assert "transformers, with log-probs" in shown
     assert report["threads"] == 2
 
