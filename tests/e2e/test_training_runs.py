@@ -1,22 +1,19 @@
 """Whole runs of the tiny recipe: they learn, resume as if nothing had happened, and leave what they promise."""
 
-import io
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
 import torch
 from helpers import signalled_run
+from helpers.commands import python_process, zerogap, zerogap_process
 from safetensors.torch import load_file
 
-from zerogap.cli import main
 from zerogap.obs import read_jsonl
 from zerogap.rollout import load_rollouts
 
@@ -47,14 +44,10 @@ def arguments(folder: Path, **overrides: str) -> list[str]:
 
 
 def run(folder: Path, **overrides: str) -> str:
-    """What the command shows, in this process."""
-    with redirect_stdout(io.StringIO()) as shown:
-        assert main(arguments(folder, **overrides)) == 0
-    return shown.getvalue()
-
-
-def in_a_process(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    """What the command shows."""
+    done = zerogap(*arguments(folder, **overrides))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:
@@ -66,14 +59,14 @@ def metrics(folder: Path) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    done = in_a_process("-m", "zerogap.cli", *arguments(folder))
+    done = zerogap_process(*arguments(folder))
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
-def signalled(name: str, moment: str, count: int, folder: Path) -> subprocess.CompletedProcess[str]:
+def signalled(name: str, moment: str, count: int, folder: Path) -> CompletedProcess[str]:
     """The run in a process that sends itself a signal after so many records of a kind."""
-    return in_a_process(signalled_run.__file__, name, moment, str(count), *arguments(folder))
+    return python_process(signalled_run.__file__, name, moment, str(count), *arguments(folder))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +192,7 @@ def test_a_run_leaves_a_model_that_transformers_loads_and_a_report(uninterrupted
 
 
 def test_the_export_command_writes_the_same_model(uninterrupted: Path, tmp_path: Path):
-    assert main(["export", str(uninterrupted), str(tmp_path / "out")]) == 0
+    assert zerogap("export", uninterrupted, tmp_path / "out").returncode == 0
     one, two = (f / "model.safetensors" for f in (uninterrupted / "export", tmp_path / "out"))
     assert one.read_bytes() == two.read_bytes()
 
@@ -211,27 +204,25 @@ def test_a_finished_run_started_again_changes_nothing(uninterrupted: Path):
 
 
 def test_another_recipe_in_the_same_folder_is_refused_with_the_keys_that_differ(
-    uninterrupted: Path, capsys: pytest.CaptureFixture[str]
+    uninterrupted: Path,
 ):
-    assert main(arguments(uninterrupted, train__learning_rate="0.5")) == 2
-    shown = capsys.readouterr().err
-    assert "train.learning_rate" in shown
-    assert "run.dir" in shown
+    done = zerogap(*arguments(uninterrupted, train__learning_rate="0.5"))
+    assert done.returncode == 2
+    assert "train.learning_rate" in done.stderr
+    assert "run.dir" in done.stderr
 
 
-def test_a_damaged_checkpoint_is_an_error_that_names_it(
-    uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_damaged_checkpoint_is_an_error_that_names_it(uninterrupted: Path, tmp_path: Path):
     folder = tmp_path / "damaged"
     shutil.copytree(uninterrupted, folder)
     weights = folder / "checkpoints" / "step_000006" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    assert main(arguments(folder)) == 2
-    shown = capsys.readouterr().err
-    assert "step_000006" in shown
-    assert "fingerprint" in shown
+    done = zerogap(*arguments(folder))
+    assert done.returncode == 2
+    assert "step_000006" in done.stderr
+    assert "fingerprint" in done.stderr
 
 
 def test_the_folder_says_what_ran(uninterrupted: Path):
@@ -247,7 +238,7 @@ def test_the_folder_says_what_ran(uninterrupted: Path):
 @pytest.mark.slow
 def test_the_tiny_recipe_learns_from_scratch(tmp_path: Path):
     folder = tmp_path / "learns"
-    assert main(["train", str(RECIPE), "--run.dir", str(folder)]) == 0
+    assert zerogap("train", RECIPE, "--run.dir", folder).returncode == 0
     held_out = [line["eval/reward/mean"] for line in metrics(folder) if "eval/reward/mean" in line]
     assert held_out[0] < 0.3
     assert held_out[-1] > 0.7
