@@ -128,6 +128,7 @@ def _has(*flags):
     return words.issuperset(flags)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _has("avx2", "fma"), reason="needs an x86 processor with AVX2")
 def test_every_width_of_vector_gives_the_same_bits(tmp_path, monkeypatch):
     """AVX2 in two halves, and plain loops, against what this machine runs (AVX-512 if it has it).
