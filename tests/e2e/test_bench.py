@@ -1,11 +1,10 @@
 """The real measurement, as small as it gets: a tiny model, no alternatives but the one that is always installed."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import zerogap_process
 from helpers.tiny_models import tiny_model
 
 from zerogap.data import byte_tokenizer
@@ -26,9 +25,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def bench(*arguments: str, model: str, tmp_path: Path) -> tuple[str, dict]:
     found = tmp_path / "found.json"
-    command = [sys.executable, "-m", "zerogap.cli", "bench", *arguments]
-    command += ["--model", model, "--threads", "2", "--repeats", "1", "--json", str(found)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ("--model", model, "--threads", "2", "--repeats", "1", "--json", found)
+    done = zerogap_process("bench", *arguments, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(found.read_text())
 
@@ -43,7 +41,11 @@ def test_a_rollout_beside_transformers(model_folder: str, tmp_path: Path):
         peer["ratio"]["median"] for peer in several["peers"].values()
     )
     assert set(several["phases"]) == {"generate"}
-    assert 0 < single["decoding"]["share_of_read"] < 1
+    decoding = single["decoding"]
+    assert decoding["share_of_read"] == pytest.approx(decoding["gb_s"] / decoding["read_gb_s"])
+    assert decoding["gb_s"] == pytest.approx(
+        decoding["bytes_per_token"] / decoding["ms_per_token"]["median"] / 1e6
+    )
     assert "transformers, with log-probs" in shown
     assert report["threads"] == 2
 

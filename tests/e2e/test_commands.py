@@ -1,11 +1,10 @@
 """The commands that take a model, and the library example, on an exported tiny model."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import python_process, zerogap, zerogap_process
 from helpers.tiny_models import tiny_model
 
 from zerogap.data import byte_tokenizer
@@ -29,11 +28,6 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def zerogap(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "zerogap.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_generate_is_repeatable_with_a_seed(model_folder: Path):
     arguments = (
         "generate",
@@ -46,7 +40,7 @@ def test_generate_is_repeatable_with_a_seed(model_folder: Path):
         "--seed",
         "3",
     )
-    first, second = zerogap(*arguments), zerogap(*arguments)
+    first, second = zerogap_process(*arguments), zerogap(*arguments)
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout
     assert first.stdout.strip()
@@ -98,8 +92,7 @@ def test_certify_proves_six_promises_on_a_model_folder(model_folder: Path):
 
 
 def test_the_library_example_runs_with_a_gap_of_zero(model_folder: Path):
-    command = [sys.executable, str(ROOT / "examples" / "library.py"), str(model_folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python_process(ROOT / "examples" / "library.py", model_folder)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3

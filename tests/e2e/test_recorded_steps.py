@@ -1,13 +1,12 @@
 """Recorded steps of every kind of run, from the run's folder alone: weights, ledger, capsule; and the commands for it."""
 
 import json
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import safetensors.torch
+from helpers.commands import zerogap, zerogap_process
 from helpers.recorded_run import change_column, copy_without, make_run
 from rich.console import Console
 
@@ -56,11 +55,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs") / "whole", steps=3)
 
 
-def zerogap(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "zerogap.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_audit_shows_where_a_log_prob_was_changed(run: Path, tmp_path: Path):
     folder = copy_without(run, tmp_path / "run", "checkpoints")
     change_column(folder, 2, "rollout_log_probs", lambda column: column.__setitem__(5, column[5] - 0.5))  # fmt: skip
@@ -87,7 +81,7 @@ def test_a_capsule_replays_and_one_with_other_weights_does_not(run: Path, tmp_pa
     made = zerogap("capsule", run, "--step", "2", whole)
     assert made.returncode == 0, made.stderr
     assert "the run recorded the same loss and gradient norm" in made.stdout
-    replayed = zerogap("replay", whole)
+    replayed = zerogap_process("replay", whole)
     assert (replayed.returncode, replayed.stdout.splitlines()[-1]) == (0, "the same bits")
 
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(other, "w") as new:

@@ -2,15 +2,16 @@
 
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
 import torch
+from helpers import signalled_run
+from helpers.commands import python_process, zerogap, zerogap_process
 from safetensors.torch import load_file
 
 from zerogap.obs import read_jsonl
@@ -34,18 +35,19 @@ SMALL = {
 _TIMED = ("_s", "tokens_per_s", "peak_bytes")
 
 
-def command(folder: Path, **overrides: str) -> list[str]:
+def arguments(folder: Path, **overrides: str) -> list[str]:
     values = (
         SMALL | {"run.dir": str(folder)} | {k.replace("__", "."): v for k, v in overrides.items()}
     )
     flags = [part for key, value in values.items() for part in (f"--{key}", value)]
-    return [sys.executable, "-m", "zerogap.cli", "train", str(RECIPE), *flags]
+    return ["train", str(RECIPE), *flags]
 
 
-def run(folder: Path, **overrides: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(folder, **overrides), capture_output=True, text=True, check=False)
+def run(folder: Path, **overrides: str) -> str:
+    """What the command shows."""
+    done = zerogap(*arguments(folder, **overrides))
     assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    return done.stdout
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:
@@ -57,31 +59,27 @@ def metrics(folder: Path) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    run(folder)
+    done = zerogap_process(*arguments(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
-def wait_for_steps(folder: Path, process: subprocess.Popen[str], count: int) -> None:
-    deadline = time.monotonic() + 120
-    path = folder / "metrics.jsonl"
-    while not (path.exists() and len(read_jsonl(path)) >= count):
-        assert process.poll() is None, f"the run ended by itself: {process.communicate()}"
-        assert time.monotonic() < deadline, "the run makes no progress"
-        time.sleep(0.005)
+def signalled(name: str, moment: str, count: int, folder: Path) -> CompletedProcess[str]:
+    """The run in a process that sends itself a signal after so many records of a kind."""
+    return python_process(signalled_run.__file__, name, moment, str(count), *arguments(folder))
 
 
-@pytest.mark.parametrize("lines_before_the_kill", [2, 4, 5])
+@pytest.mark.parametrize(
+    ("moment", "count", "steps_done"),
+    [("metrics.jsonl", 2, 1), ("step/generate", 4, 3), ("metrics.jsonl", 5, 4)],
+)
 def test_killed_at_any_step_and_started_again_ends_with_the_same_metrics_and_weights(
-    uninterrupted: Path, tmp_path: Path, lines_before_the_kill: int
+    uninterrupted: Path, tmp_path: Path, moment: str, count: int, steps_done: int
 ):
     folder = tmp_path / "killed"
-    process = subprocess.Popen(
-        command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    wait_for_steps(folder, process, lines_before_the_kill)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert len(metrics(folder)) < len(metrics(uninterrupted))
+    killed = signalled("SIGKILL", moment, count, folder)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    assert metrics(folder)[-1]["step"] == steps_done
     run(folder)
     assert metrics(folder) == metrics(uninterrupted)
     last = "checkpoints/step_000006/model.safetensors"
@@ -104,15 +102,10 @@ def test_a_torn_checkpoint_is_as_if_it_were_not_there(uninterrupted: Path, tmp_p
 
 def test_the_first_ctrl_c_finishes_the_step_and_saves_it(uninterrupted: Path, tmp_path: Path):
     folder = tmp_path / "interrupted"
-    process = subprocess.Popen(
-        command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    wait_for_steps(folder, process, 2)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=120)
-    assert "will be finished and saved" in out, out + error
-    done = metrics(folder)[-1]["step"]
-    assert (folder / "checkpoints" / f"step_{done:06d}").exists()
+    asked = signalled("SIGINT", "step/generate", 3, folder)
+    assert "will be finished and saved" in asked.stdout, asked.stdout + asked.stderr
+    assert metrics(folder)[-1]["step"] == 3
+    assert (folder / "checkpoints" / "step_000003").exists()
     run(folder)
     assert metrics(folder) == metrics(uninterrupted)
 
@@ -154,8 +147,8 @@ def test_a_bf16_run_has_no_gap_and_goes_on_with_its_masters(tmp_path: Path):
 
 
 def test_truncated_sampling_shows_as_a_gap_from_sampling_and_from_nothing_else(tmp_path: Path):
-    done = run(tmp_path / "t", rollout__sampling__top_p="0.9", run__steps="2")
-    assert "gap/sampling" in done.stdout
+    shown = run(tmp_path / "t", rollout__sampling__top_p="0.9", run__steps="2")
+    assert "gap/sampling" in shown
     for line in metrics(tmp_path / "t")[1:]:
         assert line["gap/numbers/open/max"] == 0.0
         assert line["gap/sampling/open/mean"] > 0.01
@@ -199,15 +192,7 @@ def test_a_run_leaves_a_model_that_transformers_loads_and_a_report(uninterrupted
 
 
 def test_the_export_command_writes_the_same_model(uninterrupted: Path, tmp_path: Path):
-    arguments = [
-        sys.executable,
-        "-m",
-        "zerogap.cli",
-        "export",
-        str(uninterrupted),
-        str(tmp_path / "out"),
-    ]
-    subprocess.run(arguments, check=True, capture_output=True)
+    assert zerogap("export", uninterrupted, tmp_path / "out").returncode == 0
     one, two = (f / "model.safetensors" for f in (uninterrupted / "export", tmp_path / "out"))
     assert one.read_bytes() == two.read_bytes()
 
@@ -221,27 +206,20 @@ def test_a_finished_run_started_again_changes_nothing(uninterrupted: Path):
 def test_another_recipe_in_the_same_folder_is_refused_with_the_keys_that_differ(
     uninterrupted: Path,
 ):
-    done = subprocess.run(
-        command(uninterrupted, train__learning_rate="0.5"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = zerogap(*arguments(uninterrupted, train__learning_rate="0.5"))
     assert done.returncode == 2
     assert "train.learning_rate" in done.stderr
     assert "run.dir" in done.stderr
 
 
 def test_a_damaged_checkpoint_is_an_error_that_names_it(uninterrupted: Path, tmp_path: Path):
-    import shutil
-
     folder = tmp_path / "damaged"
     shutil.copytree(uninterrupted, folder)
     weights = folder / "checkpoints" / "step_000006" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    done = subprocess.run(command(folder), capture_output=True, text=True, check=False)
+    done = zerogap(*arguments(folder))
     assert done.returncode == 2
     assert "step_000006" in done.stderr
     assert "fingerprint" in done.stderr
@@ -260,16 +238,7 @@ def test_the_folder_says_what_ran(uninterrupted: Path):
 @pytest.mark.slow
 def test_the_tiny_recipe_learns_from_scratch(tmp_path: Path):
     folder = tmp_path / "learns"
-    arguments = [
-        sys.executable,
-        "-m",
-        "zerogap.cli",
-        "train",
-        str(RECIPE),
-        "--run.dir",
-        str(folder),
-    ]
-    subprocess.run(arguments, check=True, capture_output=True)
+    assert zerogap("train", RECIPE, "--run.dir", folder).returncode == 0
     held_out = [line["eval/reward/mean"] for line in metrics(folder) if "eval/reward/mean" in line]
     assert held_out[0] < 0.3
     assert held_out[-1] > 0.7

@@ -11,7 +11,7 @@ def length(completion, item, sample, *, scale=1.0):
 def misbehave(completion, item, sample):
     """Does what the completion says."""
     if completion == "hang":
-        time.sleep(60)
+        time.sleep(3600)
     if completion == "crash":
         os._exit(3)
     if completion == "raise":
@@ -26,5 +26,5 @@ def misbehave(completion, item, sample):
 
 
 def slow(completion, item, sample):
-    time.sleep(0.2)
+    time.sleep(0.4)
     return 1.0

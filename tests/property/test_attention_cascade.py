@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers.attention_cases import packed_tree, random_qkv
 from helpers.attention_work import work_of
+from helpers.examples import examples
 from helpers.kernel_paths import PATHS, running_on, values_and_gradients
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT
@@ -73,7 +74,7 @@ def on_threads():
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(step=steps(), heads=HEADS, threads=st.integers(1, 5), seed=st.integers(0, 9))
 def test_a_row_has_the_bits_it_has_alone(path, step, heads, threads, seed):
     tables, sequence, position = step

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.fake_runner import EOS, expected_tokens, fake_engine, run_until_idle
 from helpers.planted_fault import assert_notices
 from hypothesis import settings
@@ -181,7 +182,9 @@ def known_ids(sequence):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestEngineMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 
 
 @pytest.mark.parametrize("seed", range(30))

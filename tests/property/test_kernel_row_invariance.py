@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.attention_cases import Pages, packed_tree, random_qkv
+from helpers.examples import examples
 from helpers.kernel_paths import PATHS, as_tuple, running_on
 from helpers.planted_fault import planted_fault
 from helpers.sampling_rows import rows_for, select_rows
@@ -128,7 +129,7 @@ INDEX = st.lists(st.integers(0, MOST_ROWS - 1), min_size=1, max_size=MOST_ROWS)
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", KERNELS)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(index=INDEX)
 def test_a_row_has_its_bits_in_any_batch_at_any_place(path, name, index):
     kernel, index = KERNELS[name], torch.tensor(index)
@@ -219,7 +220,7 @@ def check_same_bits(path, nodes, heads, cuts, seed):
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     nodes=trees(),
     heads=HEADS,

@@ -2,6 +2,7 @@ import itertools
 from collections import defaultdict
 
 import torch
+from helpers.examples import examples
 from helpers.tiny_models import FAMILIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,7 +44,7 @@ def test_the_name_map_is_a_bijection(config):
 
 
 @given(configs())
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_filling_every_view_fills_the_model_and_nothing_twice(config):
     model = CausalLM(config)
     for number, (_, view) in enumerate(hf_tensors(model)):

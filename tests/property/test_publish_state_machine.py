@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.examples import examples
 from helpers.planted_fault import planted_fault
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -126,7 +127,9 @@ def value_of(version: int) -> float:
 
 
 TestPublishMachine = PublishMachine.TestCase
-TestPublishMachine.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestPublishMachine.settings = settings(
+    max_examples=examples(25), stateful_step_count=12, deadline=None
+)
 
 
 class Careless(Sink):

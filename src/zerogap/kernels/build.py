@@ -7,6 +7,7 @@ already loaded, hence one thread pool and ``torch.set_num_threads``.
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -55,7 +56,7 @@ def load_library() -> ctypes.CDLL:
     target = _library_path(compiler)
     try:
         if not target.exists():
-            _compile(compiler, target)
+            _compile_once(compiler, target)
         return ctypes.CDLL(str(target))
     except OSError as error:
         msg = f"the compiled kernels {target} cannot be stored or loaded: {error}; set ZEROGAP_CACHE to a folder that can be written and holds executable files"
@@ -84,9 +85,17 @@ def _processor() -> str:
     )
 
 
-def _compile(compiler: str, target: Path) -> None:
+def _compile_once(compiler: str, target: Path) -> None:
+    """Compile, unless another process has done so while this one waited for it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target and renamed, so that two processes that build at once never load half a file.
+    with target.parent.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _compile(compiler, target)
+
+
+def _compile(compiler: str, target: Path) -> None:
+    # Beside the target and renamed: a process that is killed here leaves no half a library under that name.
     handle, scratch = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)
     command = [compiler, *_FLAGS, *(str(p) for p in sorted(_SOURCES.glob("*.cpp"))), "-o", scratch]

@@ -92,7 +92,7 @@ def move_place(subject):
 
 
 def change_threads(_subject):
-    torch.set_num_threads(1)
+    torch.set_num_threads(torch.get_num_threads() + 1)
 
 
 @pytest.mark.parametrize(

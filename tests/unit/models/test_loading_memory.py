@@ -55,6 +55,7 @@ def check(share: float) -> None:
     assert share < MOST, f"loading took {share:.2f} times the weights' memory"
 
 
+@pytest.mark.slow
 def test_a_folder_is_never_in_memory_twice(tmp_path, model):
     folder = export_hf(model, tmp_path / "folder")
     check(growth(folder))

@@ -49,10 +49,10 @@ def test_a_call_gets_its_result(side):
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
 def test_it_stands_still_between_calls(side):
     pid = side.call("echo")["pid"]
-    deadline_s = time.monotonic() + 5
-    while state_of(pid) != "T" and time.monotonic() < deadline_s:
+    while (
+        state_of(pid) != "T"
+    ):  # a stop is asked for and arrives; the test's timeout ends this if it never does
         time.sleep(0.01)
-    assert state_of(pid) == "T"
     assert side.call("echo")["pid"] == pid
 
 
