@@ -98,9 +98,10 @@ class Column:
         Raises:
             DataError: their types or row shapes differ.
         """
-        kinds = {f"{part.dtype} {part.shape[1:]}" for part in parts}
+        kinds = {(part.dtype, part.shape[1:]) for part in parts}
         if len(kinds) > 1:
-            msg = f"{self.name} cannot be joined: types and row shapes differ ({', '.join(sorted(kinds))}); one model gives one"
+            found = sorted(f"{dtype} {shape}" for dtype, shape in kinds)
+            msg = f"{self.name} cannot be joined: types and row shapes differ ({', '.join(found)}); one model gives one"
             raise DataError(msg)
         return np.concatenate(parts) if parts else self.filled(0)
 
@@ -139,7 +140,11 @@ class Column:
 
     def _converted(self, array: np.ndarray, dtype: Any) -> np.ndarray:  # noqa: ANN401 - whatever numpy takes for a type
         converted = np.ascontiguousarray(array, dtype)
-        if converted.dtype.kind in "iu" and (converted != array).any():
+        if (
+            converted.dtype.kind in "iu"
+            and converted.dtype != array.dtype
+            and (converted != array).any()
+        ):
             msg = f"{self.name}: values from {array.min()} to {array.max()} do not fit {converted.dtype}; give ids and versions of that type"
             raise DataError(msg)
         converted.setflags(write=False)

@@ -291,45 +291,52 @@ class Sample:
         """A longer record: the turn that an engine generated behind all tokens so far.
 
         The prompt of the output is this whole record, so ids that were sampled before are never encoded again. Outcome
-        and text are brought up to date; an aborted turn fails the record.
+        and text are brought up to date and the reward is open; an aborted turn fails the record.
 
         Raises:
-            DataError: the output continues other ids, or what it says of its tokens contradicts itself.
+            DataError: the record has failed, the output continues other ids, or its columns contradict each other.
         """
+        if not self.outcome.is_valid:
+            msg = f"rollout {self.rollout_id} has failed ({self.outcome}: {self.outcome_detail}), so it has no further turn; keep it as it is"
+            raise DataError(msg)
         if not np.array_equal(output.prompt_ids, self.token_ids):
             msg = f"rollout {self.rollout_id}: a turn behind {len(output.prompt_ids)} prompt ids is not behind this record's {len(self)} token ids; ask the generator to continue sample.token_ids"
             raise DataError(msg)
-        reason = output.finish_reason
-        longer = self.append(
-            output.output_ids,
+        reason, num_new = output.finish_reason, len(output.output_ids)
+        is_aborted = reason.kind == "abort"
+        outcome = Outcome.TRUNCATED if reason.kind == "length" else Outcome.COMPLETED
+        columns = self._extended(
+            num_new,
+            token_ids=output.output_ids,
             source=Source.POLICY,
-            finish_reason=reason,
-            seed=output.seed,
             loss_mask=True,
             rollout_log_probs=output.output_log_probs,
             kept_log_mass=output.kept_log_mass,
             weight_version=output.versions,
             kept_sets=output.kept_sets,
         )
-        turned = replace(
-            longer,
-            outcome=Outcome.TRUNCATED if reason.kind == "length" else Outcome.COMPLETED,
+        if is_aborted:
+            columns["loss_mask"] = np.zeros(len(self) + num_new, bool)
+        return replace(
+            self,
+            **columns | {"routes": self._routes_with(output)},
+            turns=self._turns_with(num_new, reason, output.seed),
+            outcome=Outcome.ABORTED if is_aborted else outcome,
+            outcome_detail=reason.message or "",
+            reward=None,
+            reward_parts={},
             text=self.text + (output.text or ""),
-            routes=self._routes_with(output),
         )
-        return turned.failed(Outcome.ABORTED, reason.message or "") if reason.kind == "abort" else turned  # fmt: skip
 
     def _routes_with(self, output: GenerateOutput) -> np.ndarray | None:
         """Rows that earlier draws needed stay as they were drawn with; the output gives those behind them."""
         drawn = np.flatnonzero(self.weight_version >= 0)
-        if (self.routes is None) != (output.routes is None) and (
-            len(drawn) or self.routes is not None
-        ):
+        if self.routes is None and output.routes is None:
+            return None
+        if output.routes is None or (self.routes is None and len(drawn)):
             who = "an earlier turn" if output.routes is None else "this turn"
             msg = f"rollout {self.rollout_id}: only {who} has routes; every turn of a record must be sampled by a generator that records them, or none"
             raise DataError(msg)
-        if output.routes is None:
-            return None
         routes = _COLUMN["routes"]
         given, num_tokens = routes.declared(output.routes), len(self) + len(output.output_ids)
         if len(given) != max(0, num_tokens - 1):
@@ -363,19 +370,25 @@ class Sample:
             DataError: the columns contradict each other.
         """
         num_new = len(token_ids)
-        given = {"token_ids": token_ids, "source": source, **columns}
+        turns = self.turns if finish_reason is None else self._turns_with(num_new, finish_reason, seed)  # fmt: skip
+        grown = self._extended(num_new, token_ids=token_ids, source=source, **columns)
+        return replace(self, **grown, turns=turns)
+
+    def _extended(self, num_new: int, **given: object) -> dict[str, Any]:
+        """Every column with so many tokens more."""
         if unknown := given.keys() - _COLUMN.keys():
             msg = f"a record has no columns {sorted(unknown)}; it has {list(_COLUMN)}"
             raise TypeError(msg)
-        grown = {
+        return {
             column.name: column.extended(
                 getattr(self, column.name), len(self), given.get(column.name), num_new
             )
             for column in SAMPLE_COLUMNS
         }
-        end = len(self) + num_new
-        new_turn = () if finish_reason is None else (Turn(start=len(self), end=end, finish_reason=finish_reason, seed=seed),)  # fmt: skip
-        return replace(self, **grown, turns=self.turns + new_turn)
+
+    def _turns_with(self, num_new: int, reason: FinishReason, seed: int) -> tuple[Turn, ...]:
+        turn = Turn(start=len(self), end=len(self) + num_new, finish_reason=reason, seed=seed)
+        return (*self.turns, turn)
 
     def slice(self, start: int, end: int) -> Sample:
         """Tokens ``[start, end)`` with all their columns; turns are cut to it."""
