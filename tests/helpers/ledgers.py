@@ -58,34 +58,32 @@ def drawn(engine: Engine, *, num_prompts: int = 3, n: int = 4, **params) -> list
 class RoutedScorer:
     """A mixture of two whole models: a linear router sends each token, by its id and place, to one of them.
 
-    The simplest thing with routes: replaying them gives the sampling pass's choice, a changed router another one.
+    The simplest thing with routes: the expert of a token gives the log-prob of the next one.
     """
 
     experts: tuple[Scorer, Scorer]
-    recorded: np.ndarray
-    """float64 [2]: the router's weights when the tokens were drawn."""
-    own: np.ndarray
-    """float64 [2]: the trainer's."""
-
-    has_routes = True
+    router: np.ndarray
+    """float64 [2]: its weights."""
 
     def score(self, samples, *, version, routes):
-        router = self.recorded if routes == "replayed" else self.own
-        first, second = (
-            expert.score(samples, version=version, routes="replayed") for expert in self.experts
-        )
-        chosen = [_goes_second(sample, router) for sample in samples]
-        return [np.where(c, b, a) for c, a, b in zip(chosen, first, second, strict=True)]
+        used = [s.routes if routes == "replayed" and s.routes is not None else self.route(s) for s in samples]  # fmt: skip
+        dense = [replace(sample, routes=None) for sample in samples]
+        by_expert = [expert.score(dense, version=version, routes=routes) for expert in self.experts]
+        return [
+            np.concatenate([np.full(1, np.nan, np.float32), np.where(route[:-1, 0, 0], second[1:], first[1:])])
+            for route, first, second in zip(used, *by_expert, strict=True)
+        ]  # fmt: skip
+
+    def route(self, sample: Sample) -> np.ndarray:
+        """uint8 [T, 1, 1]: the expert that this router sends each token to."""
+        features = np.stack([np.cos(sample.token_ids), np.sin(np.arange(len(sample)))])
+        return (self.router @ features > 0).astype(np.uint8)[:, None, None]
 
     def drawn(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples as an engine with these experts would have reported them."""
-        scored = self.score(samples, version=0, routes="replayed")
+        """The samples as an engine with this router and these experts would have recorded them."""
+        routed = [replace(sample, routes=self.route(sample)) for sample in samples]
+        scored = self.score(routed, version=0, routes="replayed")
         return [
             replace(sample, rollout_log_probs=column)
-            for sample, column in zip(samples, scored, strict=True)
+            for sample, column in zip(routed, scored, strict=True)
         ]
-
-
-def _goes_second(sample: Sample, router: np.ndarray) -> np.ndarray:
-    features = np.stack([np.cos(sample.token_ids), np.sin(np.arange(len(sample)))])
-    return router @ features > 0

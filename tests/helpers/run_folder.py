@@ -11,7 +11,7 @@ import numpy as np
 from helpers.recipes import run_config
 from zerogap.obs import GAP_SOURCES
 from zerogap.rollout.storage import save_rollouts
-from zerogap.types import Outcome, Sample, Source
+from zerogap.types import FinishReason, Outcome, Sample, Source, Turn
 
 
 def step_record(step: int, **changes: Any) -> dict[str, Any]:
@@ -72,6 +72,8 @@ def kept_sample(
     reward: float | None = 1.0,
     outcome: Outcome = Outcome.COMPLETED,
     log_prob: float = -0.5,
+    finish_reason: FinishReason | None = None,
+    seed: int = 0,
     **changes: Any,
 ) -> Sample:
     """A single-turn sample whose tokens were all drawn with the same log-prob."""
@@ -86,7 +88,14 @@ def kept_sample(
         weight_version=np.repeat([-1, 0], parts),
         group_id=group_id,
         rollout_id=f"{group_id}/{index}",
-        turns=((num_prompt, sum(parts)),),
+        turns=(
+            Turn(
+                start=num_prompt,
+                end=sum(parts),
+                finish_reason=finish_reason or FinishReason("stop"),
+                seed=seed,
+            ),
+        ),
         outcome=outcome,
         reward=reward,
         reward_parts={} if reward is None else {"correct": reward},

@@ -17,6 +17,7 @@ from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.data import reencode
+from zerogap.errors import DataError
 from zerogap.kernels import products
 from zerogap.kernels.native import native
 from zerogap.ledger import LedgerEntry, trained_gap
@@ -42,8 +43,6 @@ def check_only(entry: LedgerEntry, source: str | None, *, at_least: float = 1e-3
 
 class OtherKernels:
     """The trainer's forward pass in a block that chooses other kernels."""
-
-    has_routes = False
 
     def __init__(self, model, block) -> None:
         self._scorer, self._block = scorer_of(model), block
@@ -238,12 +237,12 @@ def drawn_pieces(model):
 def test_a_perturbed_router_is_routing():
     samples = drawn(tiny_engine(tiny_model("qwen3")))
     experts = tuple(scorer_of(tiny_model("qwen3", seed=seed)) for seed in range(2))
-    recorded, perturbed = np.array([1.0, 0.3]), np.array([1.0, 0.5])
-    scorer = RoutedScorer(experts, recorded, perturbed)
-    entry = entry_of(scorer, scorer.drawn(samples))
-    check_only(entry, "routing", at_least=0.01)
-    same = RoutedScorer(experts, recorded, recorded)
-    check_only(entry_of(same, same.drawn(samples)), None)
+    engine, trainer = (RoutedScorer(experts, np.array([1.0, weight])) for weight in (0.3, 0.5))
+    recorded = engine.drawn(samples)
+    check_only(entry_of(trainer, recorded), "routing", at_least=0.01)
+    check_only(entry_of(engine, recorded), None)
+    with pytest.raises(DataError, match="has routes, and the model that scores it has no experts"):
+        entry_of(experts[0], recorded)
 
 
 def test_sources_that_act_together_keep_their_own_rungs():

@@ -21,6 +21,7 @@ from zerogap.report.tokens import (
     largest,
     prompt_text,
     shorten,
+    token_counts,
     token_view,
     visible,
 )
@@ -100,10 +101,9 @@ def _card(record: AuditedRecord, decode_token: DecodeToken) -> _Card:
 
 def _facts(record: AuditedRecord) -> list[tuple[str, str]]:
     sample = record.sample
-    num_prompt = sample.num_prompt_tokens
     facts = [
         ("reward", "" if sample.reward is None else format_number(sample.reward)),
-        ("tokens", f"{num_prompt:,} + {len(sample) - num_prompt:,}"),
+        ("tokens", token_counts(sample)),
         ("attributed", f"{record.num_attributed:,} of {record.num_audited:,}"),
         ("temperature", format_number(sample.temperature)),
     ]

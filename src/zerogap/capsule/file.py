@@ -27,7 +27,7 @@ from zerogap.rollout import load_rollouts
 from zerogap.run.versions import StepSettings
 from zerogap.types import Sample
 
-_FORMAT = 1
+_FORMAT = 2
 _HEADER, _CONFIG, _METRICS = "capsule.json", "config.json", "metrics.json"
 _ENVIRONMENT = "environment.json"
 _TRAINER, _WEIGHTS = "trainer.safetensors", "weights.safetensors"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerogap.engine.sequence import Sequence
-from zerogap.types import FinishReason, GenerateOutput, WeightVersionSpan
+from zerogap.types import FinishReason, GenerateOutput, version_spans
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,4 @@ def build_output(sequence: Sequence, reason: FinishReason, text: str | None) -> 
         num_cached_tokens=sequence.num_cached_tokens,
         num_retractions=sequence.num_retractions,
         text=text,
-    )
-
-
-def version_spans(versions: np.ndarray) -> tuple[WeightVersionSpan, ...]:
-    """Runs of equal versions, in order: they cover ``[0, len(versions))``."""
-    if not len(versions):
-        return ()
-    starts = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist()]
-    ends = [*starts[1:], len(versions)]
-    return tuple(
-        WeightVersionSpan(int(versions[start]), start, end)
-        for start, end in zip(starts, ends, strict=True)
     )

@@ -9,7 +9,7 @@ the corrections or the old log-probs are, and it changes nothing.
 from zerogap.ledger.climb import AuditedRecord, climb
 from zerogap.ledger.entry import LedgerEntry, WorstToken
 from zerogap.ledger.ledger import Ledger, StartedAudit
-from zerogap.ledger.scorer import ForwardScorer, Routes, Scorer
+from zerogap.ledger.scorer import ForwardScorer, Scorer
 from zerogap.ledger.trained import trained_gap
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "ForwardScorer",
     "Ledger",
     "LedgerEntry",
-    "Routes",
     "Scorer",
     "StartedAudit",
     "WorstToken",

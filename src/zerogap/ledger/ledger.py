@@ -71,7 +71,7 @@ class Ledger:
         """
         chosen = self.choose(samples, step=step)
         climb = start_climb(chosen, self._scorer, version=version, reencode=self._reencode) if chosen else None  # fmt: skip
-        if climb is not None and not (self._trainer_scores and not self._scorer.has_routes):
+        if climb is not None and (climb.passes.has_routes or not self._trainer_scores):
             climb.score_present()
         return StartedAudit(step=step, version=version, climb=climb)
 

@@ -16,6 +16,8 @@ class Passes:
         self._samples, self._scorer = samples, scorer
         self._found: dict[tuple[int, int, Routes], np.ndarray] = {}
         self._gone: set[int] = set()
+        self.has_routes = any(sample.routes is not None for sample in samples)
+        """Whether replayed and free routes can differ. If not, the scorer is asked for replayed ones only."""
 
     def prefetch_others(self, version: int) -> None:
         """Score what other versions than this one drew, so that their weights are not needed later."""
@@ -72,7 +74,7 @@ class Passes:
         return [self._found[i, version, routes] for i in at]
 
     def _routes(self, routes: Routes) -> Routes:
-        return routes if self._scorer.has_routes else "replayed"
+        return routes if self.has_routes else "replayed"
 
 
 def _versions(samples: Sequence[Sample]) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from zerogap.errors import DataError
 from zerogap.models import CausalLM
 from zerogap.train import score_samples
 from zerogap.types import Sample
@@ -18,22 +19,24 @@ Routes = Literal["replayed", "free"]
 class Scorer(Protocol):
     """The trainer's log-probs of recorded tokens."""
 
-    @property
-    def has_routes(self) -> bool:
-        """Whether replayed and free routes can differ. If not, the ledger asks for replayed ones only."""
-        ...
-
     def score(
         self, samples: Sequence[Sample], *, version: int, routes: Routes
     ) -> list[np.ndarray] | None:
-        """float32 [T] for each sample, at its temperature, NaN where it was not sampled; None if the version is gone."""
+        """Log-probs of sampled tokens, at each sample's temperature.
+
+        Args:
+            samples: any.
+            version: of the weights.
+            routes: whether ``Sample.routes`` are replayed, where a sample has them.
+
+        Returns:
+            float32 [T] for each sample, NaN where it was not sampled; None if the version is gone.
+        """
         ...
 
 
 class ForwardScorer:
     """Scores a dense model: present weights where they are, older ones in a copy that is made when first needed."""
-
-    has_routes = False
 
     def __init__(
         self,
@@ -62,7 +65,15 @@ class ForwardScorer:
     def score(
         self, samples: Sequence[Sample], *, version: int, routes: Routes
     ) -> list[np.ndarray] | None:
-        """As ``Scorer.score``; a dense model has no routes."""
+        """As ``Scorer.score``.
+
+        Raises:
+            DataError: a sample has routes, and a dense model has no experts.
+        """
+        for sample in samples:
+            if sample.routes is not None:
+                msg = f"rollout {sample.rollout_id} has routes, and the model that scores it has no experts; score it with the family that sampled it"
+                raise DataError(msg)
         model = self._model_of(version)
         if model is None:
             return None

@@ -1,5 +1,6 @@
 """Rollouts as cards: what the prompt was, what came back, how it was graded."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ from zerogap.report.tokens import (
     gap_style,
     largest,
     prompt_text,
+    token_counts,
     visible,
 )
-from zerogap.types import FinishReason, Sample
+from zerogap.types import FinishReason, Sample, Turn
 
 
 @dataclass(frozen=True)
@@ -99,17 +101,24 @@ def _noted(rollout: KeptRollout) -> list[tuple[str, str]]:
 
 
 def _facts(sample: Sample) -> list[tuple[str, str]]:
-    num_prompt = sample.num_prompt_tokens
-    versions = sample.weight_version[sample.weight_version >= 0]
+    turns = [_turn_facts(sample, turn, number) for number, turn in enumerate(sample.turns, 1)]
     facts = [
-        ("finish", _finish(sample.finish_reason)),
-        ("tokens", f"{num_prompt:,} + {len(sample) - num_prompt:,}"),
-        ("turns", str(len(sample.turns)) if len(sample.turns) > 1 else ""),
+        *itertools.chain.from_iterable(turns),
+        ("tokens", token_counts(sample)),
         ("temperature", format_number(sample.temperature)),
-        ("weight version", _range(versions.min(), versions.max()) if versions.size else ""),
-        ("seed", str(sample.seed)),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _turn_facts(sample: Sample, turn: Turn, number: int) -> list[tuple[str, str]]:
+    of_turn = f"turn {number}: " if len(sample.turns) > 1 else ""
+    versions = [span.version for span in sample.version_spans(turn) if span.version >= 0]
+    facts = [
+        ("finish", _finish(turn.finish_reason)),
+        ("weight version", _range(min(versions), max(versions)) if versions else ""),
+        ("seed", str(turn.seed)),
+    ]
+    return [(of_turn + name, value) for name, value in facts]
 
 
 def _finish(reason: FinishReason) -> str:

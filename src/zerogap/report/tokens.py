@@ -79,6 +79,13 @@ def prompt_text(sample: Sample, decode_token: DecodeToken) -> str:
     return "".join(token_text(int(token_id), decode_token) for token_id in ids)
 
 
+def token_counts(sample: Sample) -> str:
+    """How many tokens the prompt, the turns and, if there is one, the environment wrote."""
+    environment = int((sample.source == Source.ENVIRONMENT).sum())
+    counts = f"{sample.num_prompt_tokens:,} + {sample.num_completion_tokens:,}"
+    return f"{counts}, and {environment:,} of the environment" if environment else counts
+
+
 def completion_views(rollout: KeptRollout, decode_token: DecodeToken) -> list[TokenView | Omission]:
     """Everything after the prompt; at most ``MAX_TOKENS`` of it."""
     gap = rollout.gap

@@ -18,11 +18,11 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 from zerogap.data import PromptItem
 from zerogap.errors import GenerationFailed, RewardFailed
 from zerogap.rollout.generator import Generator, Progress
+from zerogap.rollout.noise import noise_seed
 from zerogap.rollout.outcomes import sample_of
 from zerogap.rollout.rewards import RewardRequest, RewardResult, Rewards
 from zerogap.rollout.shaping import Shaping, shaped
@@ -34,9 +34,6 @@ from zerogap.types import (
     Sample,
     SamplingParams,
 )
-
-_SEED_BITS = 53
-"""Seeds are written to JSON, whose readers may hold numbers as doubles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,12 +188,6 @@ def group_samples(samples: Sequence[Sample]) -> tuple[Group, ...]:
     for sample in samples:
         members.setdefault(sample.group_id, []).append(sample)
     return tuple(Group(group_id=name, samples=tuple(found)) for name, found in members.items())
-
-
-def noise_seed(run_seed: int, group_id: str, item_id: str) -> int:
-    """Seed of a group's sampling noise: another for every run, step, place and prompt; the same on any machine."""
-    name = f"{run_seed}/{group_id}/{item_id}".encode()
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") >> (64 - _SEED_BITS)
 
 
 def _by_sibling(

@@ -1,7 +1,5 @@
 """From what the generator returned for one completion to a sample with an outcome."""
 
-import numpy as np
-
 from zerogap.types import (
     FinishReason,
     GenerateOutput,
@@ -41,12 +39,9 @@ def sample_of(
     output_ids = output.output_ids.tolist()
     if problem := _tampering(request, output, vocab_limit):
         return _unscorable(request, output_ids, f"{group_id}/{index}", Outcome.TAMPERED, problem)
-    sample = Sample.from_output(
+    return Sample.from_output(
         output, group_id=group_id, temperature=request.sampling_params.score_temperature
     )
-    if not sample.outcome.is_valid:
-        return sample.failed(sample.outcome, sample.outcome_detail)
-    return sample
 
 
 def _tampering(request: GenerateRequest, output: GenerateOutput, vocab_limit: int) -> str:
@@ -63,20 +58,16 @@ def _unscorable(
     request: GenerateRequest, output_ids: list[int], rollout_id: str, outcome: Outcome, detail: str
 ) -> Sample:
     """The ids, for people. Log-probs are left out: an id without meaning may come with one of no meaning."""
-    token_ids = [*request.input_ids, *output_ids]
-    num_tokens, num_prompt = len(token_ids), len(request.input_ids)
-    return Sample(
-        token_ids=np.array(token_ids),
-        source=np.repeat([Source.PROMPT, Source.POLICY], [num_prompt, len(output_ids)]),
-        loss_mask=np.zeros(num_tokens, bool),
-        rollout_log_probs=np.full(num_tokens, np.nan),
-        kept_log_mass=np.zeros(num_tokens),
-        weight_version=np.full(num_tokens, -1),
+    prompt = Sample.of_prompt(
+        request.input_ids,
         group_id=rollout_id.rpartition("/")[0],
         rollout_id=rollout_id,
         temperature=request.sampling_params.score_temperature,
+    )
+    written = prompt.append(
+        output_ids,
+        source=Source.POLICY,
         finish_reason=FinishReason("abort", message=detail),
-        outcome=outcome,
-        outcome_detail=detail,
         seed=request.sampling_params.sampling_seed or 0,
     )
+    return written.failed(outcome, detail)

@@ -23,7 +23,7 @@ def by_completion_len(amounts: Callable[[np.ndarray], np.ndarray]) -> Shaping:
     """
 
     def shaping(samples: Sequence[Sample]) -> list[float]:
-        num_written = [sum(end - start for start, end in sample.turns) for sample in samples]
+        num_written = [sample.num_completion_tokens for sample in samples]
         return amounts(np.array(num_written, np.int64)).tolist()
 
     return shaping

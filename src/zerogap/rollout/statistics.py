@@ -18,10 +18,9 @@ def add_rollout_metrics(metrics: StepMetrics, samples: Sequence[Sample]) -> None
         metrics.add(f"outcome/{outcome}", sum(s.outcome == outcome for s in samples))
     metrics.add("rollout/num_samples", len(samples))
     for sample in samples:
-        num_completion = sum(end - start for start, end in sample.turns)
         metrics.add("rollout/prompt_len/mean", sample.num_prompt_tokens)
-        metrics.add("rollout/completion_len/mean", num_completion)
-        metrics.add("rollout/completion_len/max", num_completion)
+        metrics.add("rollout/completion_len/mean", sample.num_completion_tokens)
+        metrics.add("rollout/completion_len/max", sample.num_completion_tokens)
         metrics.add("rollout/truncated_fraction", sample.outcome == Outcome.TRUNCATED)
     _add_rewards(metrics, samples)
 

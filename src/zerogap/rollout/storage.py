@@ -1,8 +1,9 @@
 """Samples on disk, as a run writes them every few steps. Exact, without pickle, complete or absent.
 
-``columns.safetensors`` holds each column of all samples end to end ([sum T]), with ``offsets`` (sample b
-is ``[offsets[b], offsets[b + 1])``) and the turns in the same manner. ``samples.jsonl`` has one line a
-sample with its scalars and texts. ``trainer.safetensors`` holds columns that the trainer adds, of the
+``columns.safetensors`` holds each declared column of all samples end to end ([sum T, ...]), with ``format`` and
+``offsets`` (sample b is ``[offsets[b], offsets[b + 1])``). An optional column is there if a sample has it, with
+``NAME.samples``, bool [B]: which ones; a column of lists is ``NAME.values`` and ``NAME.offsets``. ``samples.jsonl`` has
+one line a sample with its scalars, turns and texts. ``trainer.safetensors`` holds columns that the trainer adds, of the
 same length.
 """
 
@@ -11,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from zerogap.errors import DataError
-from zerogap.types import SAMPLE_COLUMNS, FinishReason, Outcome, Sample
+from zerogap.types import SAMPLE_COLUMNS, FinishReason, Outcome, Sample, Turn
+from zerogap.types.columns import Column, Values
 
 COLUMNS_FILE, SAMPLES_FILE, TRAINER_FILE = (
     "columns.safetensors",
@@ -28,7 +31,9 @@ COLUMNS_FILE, SAMPLES_FILE, TRAINER_FILE = (
     "trainer.safetensors",
 )
 
-_SCALARS = ("group_id", "rollout_id", "temperature", "outcome_detail", "reward", "seed", "text")
+_FORMAT = 2
+"""Another number for another layout; declared columns that are new or gone do not change it."""
+_SCALARS = ("group_id", "rollout_id", "temperature", "outcome_detail", "reward", "text")
 
 
 def save_rollouts(
@@ -64,7 +69,7 @@ def load_rollouts(folder: Path) -> list[Sample]:
     """The samples that ``save_rollouts`` wrote, equal in every field; checked like new ones.
 
     Raises:
-        DataError: the folder is no such folder, or its files contradict each other.
+        DataError: the folder is no such folder, has another format, or its files contradict each other.
     """
     try:
         flat = load_file(folder / COLUMNS_FILE)
@@ -73,53 +78,81 @@ def load_rollouts(folder: Path) -> list[Sample]:
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         msg = f"{folder} holds no readable rollouts ({error}); give a folder such as runs/NAME/rollouts/step_000123"
         raise DataError(msg) from error
-    if len(records) != len(flat["offsets"]) - 1:
-        msg = f"{folder}: {SAMPLES_FILE} has {len(records)} samples and {COLUMNS_FILE} has {len(flat['offsets']) - 1}; the folder is damaged, remove it"
+    if (found := flat.get("format", np.ones(1)).tolist()) != [_FORMAT]:
+        msg = f"{folder} holds rollouts of format {found[0]:g}, and this version of zerogap reads format {_FORMAT}; use the version that the run's environment.json names"
         raise DataError(msg)
-    return [_sample(flat, record, place) for place, record in enumerate(records)]
+    try:
+        columns = _columns(flat)
+        if len(records) != len(columns):
+            msg = f"{folder}: {SAMPLES_FILE} has {len(records)} samples and {COLUMNS_FILE} has {len(columns)}; the folder is damaged, remove it"
+            raise DataError(msg)
+        return [_sample(*parts) for parts in zip(columns, records, strict=True)]
+    except (KeyError, TypeError) as error:
+        msg = f"{folder}: a value is missing or of another kind ({type(error).__name__}: {error}); the folder is damaged, remove it"
+        raise DataError(msg) from error
 
 
 def _flat_columns(samples: Sequence[Sample]) -> dict[str, np.ndarray]:
-    flat = {
-        name: np.concatenate([np.empty(0, dtype), *(getattr(s, name) for s in samples)])
-        for name, dtype in SAMPLE_COLUMNS.items()
-    }
-    turns = [turn for s in samples for turn in s.turns]
-    return flat | {
-        "offsets": _offsets([len(s) for s in samples]),
-        "turns": np.array(turns, np.int64).reshape(len(turns), 2),
-        "turn_offsets": _offsets([len(s.turns) for s in samples]),
-    }
+    flat = {"format": np.array([_FORMAT]), "offsets": _offsets([len(s) for s in samples])}
+    for column in SAMPLE_COLUMNS:
+        values = [getattr(sample, column.name) for sample in samples]
+        held = [one for one in values if one is not None]
+        if column.is_optional and not held:
+            continue
+        if column.is_optional:
+            flat[f"{column.name}.samples"] = np.array([one is not None for one in values])
+        flat |= column.to_arrays(column.joined(held))
+    return flat
 
 
-def _offsets(lengths: Sequence[int]) -> np.ndarray:
+def _columns(flat: Mapping[str, np.ndarray]) -> list[dict[str, Values]]:
+    """Of each sample, by name."""
+    lengths = np.diff(flat["offsets"])
+    samples: list[dict[str, Values]] = [{} for _ in lengths]
+    for column in SAMPLE_COLUMNS:
+        for place, values in _rows(column, flat, lengths):
+            samples[place][column.name] = values
+    return samples
+
+
+def _rows(
+    column: Column, flat: Mapping[str, np.ndarray], lengths: np.ndarray
+) -> Iterator[tuple[int, Values]]:
+    """The samples that have the column, and their rows of it."""
+    names_samples = f"{column.name}.samples"
+    if column.is_optional and names_samples not in flat:
+        return
+    places = np.flatnonzero(flat[names_samples]) if column.is_optional else np.arange(len(lengths))
+    offsets, values = _offsets(lengths[places]), column.from_arrays(flat)
+    if len(values) != offsets[-1]:
+        msg = f"{column.name} has {len(values)} rows for {offsets[-1]} tokens; {COLUMNS_FILE} is damaged, remove the folder"
+        raise DataError(msg)
+    for place, start, end in zip(places, offsets[:-1], offsets[1:], strict=True):
+        yield int(place), values[start:end]
+
+
+def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.cumsum([0, *lengths], dtype=np.int64)
 
 
 def _line(sample: Sample) -> dict[str, Any]:
-    finish = sample.finish_reason
     return {name: getattr(sample, name) for name in _SCALARS} | {
         "outcome": str(sample.outcome),
         "reward_parts": dict(sample.reward_parts),
-        "finish_reason": {
-            "kind": finish.kind,
-            "matched": finish.matched,
-            "message": finish.message,
-        },
+        "turns": [asdict(turn) for turn in sample.turns],
     }
 
 
-def _sample(flat: Mapping[str, np.ndarray], record: Mapping[str, Any], place: int) -> Sample:
-    start, end = flat["offsets"][place : place + 2]
-    first, last = flat["turn_offsets"][place : place + 2]
-    fields: dict[str, Any] = {name: flat[name][start:end] for name in SAMPLE_COLUMNS}
-    fields |= {name: record[name] for name in _SCALARS}
+def _sample(columns: Mapping[str, Values], record: Mapping[str, Any]) -> Sample:
+    fields: dict[str, Any] = {name: record[name] for name in _SCALARS} | dict(columns)
     return Sample(
         **fields,
-        turns=tuple((int(a), int(b)) for a, b in flat["turns"][first:last]),
+        turns=tuple(
+            Turn(**turn | {"finish_reason": FinishReason(**turn["finish_reason"])})
+            for turn in record["turns"]
+        ),
         outcome=Outcome(record["outcome"]),
         reward_parts=record["reward_parts"],
-        finish_reason=FinishReason(**record["finish_reason"]),
     )
 
 

@@ -75,5 +75,5 @@ def _add_mean(metrics: StepMetrics, name: str, rollouts: Rollouts) -> None:
 def _add_counts(metrics: StepMetrics, rollouts: Rollouts) -> None:
     for sample in rollouts.samples:
         metrics.add("eval/num_failed", float(sample.reward is None))
-        metrics.add("eval/completion_len/mean", len(sample) - sample.num_prompt_tokens)
+        metrics.add("eval/completion_len/mean", sample.num_completion_tokens)
         metrics.add("eval/truncated_fraction", float(sample.outcome == "truncated"))

@@ -3,15 +3,17 @@
 Plain numpy and dataclasses; no torch. Everything here is frozen and checked once, on creation.
 """
 
+from zerogap.types.columns import Ragged
 from zerogap.types.exclusion import Exclusion, exclusion_reason
 from zerogap.types.generation import (
     FinishReason,
     GenerateOutput,
     GenerateRequest,
     WeightVersionSpan,
+    version_spans,
 )
 from zerogap.types.outcome import Outcome
-from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source
+from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source, Turn
 from zerogap.types.sampling import SamplingParams
 
 __all__ = [
@@ -22,9 +24,12 @@ __all__ = [
     "GenerateRequest",
     "Group",
     "Outcome",
+    "Ragged",
     "Sample",
     "SamplingParams",
     "Source",
+    "Turn",
     "WeightVersionSpan",
     "exclusion_reason",
+    "version_spans",
 ]

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from zerogap.types.columns import Ragged
 from zerogap.types.sampling import SamplingParams
 
 _request_numbers = itertools.count()
@@ -33,6 +34,18 @@ class WeightVersionSpan:
     version: int
     start: int
     end: int
+
+
+def version_spans(versions: np.ndarray) -> tuple[WeightVersionSpan, ...]:
+    """Runs of equal versions, in order: they cover ``[0, len(versions))``."""
+    if not len(versions):
+        return ()
+    starts = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist()]
+    ends = [*starts[1:], len(versions)]
+    return tuple(
+        WeightVersionSpan(int(versions[start]), start, end)
+        for start, end in zip(starts, ends, strict=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +89,16 @@ class GenerateOutput:
     num_retractions: int = 0
     text: str | None = None
     """Decoded completion, stop string trimmed; None if the engine has no detokenizer."""
+    kept_sets: Ragged | None = None
+    """C lists of int32 ids that could have been drawn, as ``Sample.kept_sets``; None if not recorded."""
+    routes: np.ndarray | None = None
+    """uint8 or uint16 [P + C - 1, L, k]: the experts of every token of prompt and completion but the last, which no draw
+    needed, as ``Sample.routes``; None for a dense model or if not recorded."""
+
+    @property
+    def versions(self) -> np.ndarray:
+        """int32 [C]: the version of each token; -1 outside every span."""
+        versions = np.full(len(self.output_ids), -1, np.int32)
+        for span in self.weight_versions:
+            versions[span.start : span.end] = span.version
+        return versions

@@ -1,13 +1,22 @@
 """The record: one trainable token sequence and everything known about it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from zerogap.errors import DataError
-from zerogap.types.generation import FinishReason, GenerateOutput
+from zerogap.types.columns import Ragged, Values, column, columns_of
+from zerogap.types.generation import (
+    FinishReason,
+    GenerateOutput,
+    WeightVersionSpan,
+    version_spans,
+)
 from zerogap.types.outcome import Outcome
 
 
@@ -21,47 +30,66 @@ class Source(IntEnum):
     """Part of a reference answer: nobody sampled it, and it trains all the same."""
 
 
-SAMPLE_COLUMNS = {
-    "token_ids": np.int32,
-    "source": np.uint8,
-    "loss_mask": np.bool_,
-    "rollout_log_probs": np.float32,
-    "kept_log_mass": np.float32,
-    "weight_version": np.int32,
-}
-"""The fields of a sample that have an entry a token, and their types; on disk too."""
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Tokens ``[start, end)`` of a record: one completion of the policy, or a reference answer."""
+
+    start: int
+    end: int
+    finish_reason: FinishReason = field(default_factory=lambda: FinishReason("stop"))
+    seed: int = 0
+    """Of the turn's sampling noise; 0 where nothing was sampled."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
     """One trainable token sequence of length T, in columns.
 
+    A field declared with ``column`` has a row a token. ``append``, ``slice``, the check, storage and capsules read these
+    declarations, so a new column is a field and nothing else.
+
     Only the policy's own sampled tokens carry a log-prob. They and the tokens of a reference answer may
     train: ``loss_mask`` implies ``source == POLICY`` and a finite ``rollout_log_probs``, or
     ``source == DEMONSTRATION``. Whatever was not sampled (a reference answer, a template's header, an
     environment's reply) has NaN there and version -1; headers and replies have mask False.
+
+    Example:
+        A prompt, a turn, the environment's reply, and another turn:
+        ``Sample.from_output(first, group_id="g", temperature=1.0).append(reply, source=Source.ENVIRONMENT).append_output(second)``
     """
 
-    token_ids: np.ndarray
+    token_ids: np.ndarray = field(metadata=column(np.int32))
     """int32 [T]: prompt, policy and environment tokens in order."""
-    source: np.ndarray
+    source: np.ndarray = field(metadata=column(np.uint8))
     """uint8 [T]: a ``Source`` a token."""
-    loss_mask: np.ndarray
+    loss_mask: np.ndarray = field(metadata=column(np.bool_))
     """bool [T]: True exactly on the tokens, sampled or of a reference answer, that may train."""
-    rollout_log_probs: np.ndarray
+    rollout_log_probs: np.ndarray = field(metadata=column(np.float32, fill=np.nan))
     """float32 [T], nats, after temperature and penalties, whole vocabulary; NaN where not sampled."""
-    kept_log_mass: np.ndarray
+    kept_log_mass: np.ndarray = field(metadata=column(np.float32))
     """float32 [T]: log mass of the set that could be drawn; 0 without truncation or where not sampled."""
-    weight_version: np.ndarray
+    weight_version: np.ndarray = field(metadata=column(np.int32, fill=-1))
     """int32 [T]: version of the weights that sampled the token; -1 where not sampled."""
+    kept_sets: Ragged | None = field(
+        default=None,
+        metadata=column(np.int32, is_ragged=True, is_optional=True),
+    )
+    """int32 lists: ids that could have been drawn, rising, the drawn one among them. Empty where not sampled or
+    where the whole vocabulary could be drawn. None: nobody recorded them."""
+    routes: np.ndarray | None = field(
+        default=None,
+        metadata=column(np.uint8, np.uint16, axes=("layer", "choice"), is_optional=True),
+    )
+    """uint8 or uint16 [T, L, k], the smaller one that holds the model's expert ids: the experts that computed a token's
+    hidden state, from which the next token is predicted. Rows from the last sampled token on mean nothing: no draw
+    needed them. None: a dense model, or nobody recorded them."""
     group_id: str
     """Samples with one prompt share it; advantages are computed within it and nowhere else."""
     rollout_id: str
     temperature: float = 1.0
     """Temperature of sampling; log-probs are comparable only at the same one."""
-    turns: tuple[tuple[int, int], ...] = ()
-    """Half-open spans of policy (or demonstration) tokens, one a turn."""
-    finish_reason: FinishReason = field(default_factory=lambda: FinishReason("stop"))
+    turns: tuple[Turn, ...] = ()
+    """In order and disjoint. Between them are the environment's tokens."""
     outcome: Outcome = Outcome.COMPLETED
     outcome_detail: str = ""
     """What failed, when the outcome is a failure."""
@@ -69,20 +97,24 @@ class Sample:
     """None until scored, and for ever when the outcome is a failure. Of a demonstration: None, or where answers
     are compared 1 for the preferred one and 0 for the other."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 0
     text: str = ""
-    """The completion decoded, for people; never tokenised again."""
+    """What the policy wrote, decoded, for people and verifiers; never tokenised again."""
 
     def __post_init__(self) -> None:
-        for name, dtype in SAMPLE_COLUMNS.items():
-            column = np.ascontiguousarray(getattr(self, name), dtype=dtype)
-            column.setflags(write=False)
-            object.__setattr__(self, name, column)
+        for declared in SAMPLE_COLUMNS:
+            values = getattr(self, declared.name)
+            if values is None and declared.is_optional:
+                continue
+            try:
+                object.__setattr__(self, declared.name, declared.declared(values))
+            except DataError as error:
+                msg = f"rollout {self.rollout_id}: {error}"
+                raise DataError(msg) from None
         self._check()
 
     def _check(self) -> None:
-        lengths = {name: getattr(self, name).shape for name in SAMPLE_COLUMNS}
-        if len(set(lengths.values())) != 1 or self.token_ids.ndim != 1:
+        lengths = {name: len(values) for name, values in self.columns.items()}
+        if len(set(lengths.values())) != 1:
             msg = f"rollout {self.rollout_id}: columns differ in length: {lengths}; every column needs one entry a token"
             raise DataError(msg)
         for what, (where, remedy) in self._problems().items():
@@ -90,6 +122,7 @@ class Sample:
                 at = int(np.flatnonzero(where)[0])
                 msg = f"rollout {self.rollout_id}: {what} (first at position {at}: id {self.token_ids[at]}, log-prob {self.rollout_log_probs[at]}); {remedy}"
                 raise DataError(msg)
+        self._check_turns()
         if self.reward is not None and not (self.outcome.is_valid and np.isfinite(self.reward)):
             msg = f"rollout {self.rollout_id}: reward {self.reward} with outcome {self.outcome}: only a completed or truncated rollout has a reward, and it is finite"
             raise DataError(msg)
@@ -122,10 +155,48 @@ class Sample:
                 "a probability is at most 1; report log-probs in nats",
             ),
             "a negative token id": (self.token_ids < 0, "use ids of the model's tokenizer"),
+            **({} if self.kept_sets is None else self._kept_set_problems(self.kept_sets)),
         }
+
+    def _kept_set_problems(self, kept: Ragged) -> dict[str, tuple[np.ndarray, str]]:
+        num_kept = np.diff(kept.offsets)
+        is_sampled, row = self.weight_version >= 0, kept.row_of_value
+        is_drawn = kept.values == self.token_ids[row]
+        has_drawn = np.bincount(row[is_drawn], minlength=len(self)) > 0
+        is_fall = (np.diff(kept.values) <= 0) & (np.diff(row) == 0)
+        return {
+            "a kept set on a token that was not sampled": (
+                ~is_sampled & (num_kept > 0),
+                "nothing was drawn there; give it an empty set",
+            ),
+            "a kept set without the token that was drawn from it": (
+                is_sampled & ~has_drawn & ((num_kept > 0) | (self.kept_log_mass < 0)),
+                "give every id that could be drawn, or leave kept_sets out",
+            ),
+            "ids of a kept set that do not rise": (
+                np.bincount(row[1:][is_fall], minlength=len(self)) > 0,
+                "sort them and leave doubles out",
+            ),
+        }
+
+    def _check_turns(self) -> None:
+        end = 0
+        for turn in self.turns:
+            source = self.source[turn.start : turn.end]
+            is_written = (source == Source.POLICY) | (source == Source.DEMONSTRATION)
+            if not (end <= turn.start <= turn.end <= len(self) and is_written.all()):
+                msg = f"rollout {self.rollout_id}: turn [{turn.start}, {turn.end}) of {len(self)} tokens: turns are in order, disjoint, and hold tokens of the policy or of a reference answer only"
+                raise DataError(msg)
+            end = turn.end
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def columns(self) -> dict[str, Values]:
+        """By name; optional ones that it does not have are left out."""
+        found = {column.name: getattr(self, column.name) for column in SAMPLE_COLUMNS}
+        return {name: values for name, values in found.items() if values is not None}
 
     @property
     def num_loss_tokens(self) -> int:
@@ -143,33 +214,44 @@ class Sample:
         other = np.flatnonzero(self.source != Source.PROMPT)
         return int(other[0]) if len(other) else len(self)
 
+    @property
+    def num_completion_tokens(self) -> int:
+        """Tokens that the policy wrote, in all turns, or that are a reference answer; no environment's."""
+        return int(np.isin(self.source, (Source.POLICY, Source.DEMONSTRATION)).sum())
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the last turn ended; None before the first."""
+        return self.turns[-1].finish_reason if self.turns else None
+
+    def version_spans(self, turn: Turn) -> tuple[WeightVersionSpan, ...]:
+        """Which weights sampled which tokens of a turn, counted from its start; version -1: nobody."""
+        return version_spans(self.weight_version[turn.start : turn.end])
+
     @classmethod
-    def from_output(cls, output: GenerateOutput, *, group_id: str, temperature: float) -> "Sample":
-        """One single-turn sample from an engine's output; reward still open."""
-        num_prompt, num_out = len(output.prompt_ids), len(output.output_ids)
-        prompt = np.zeros(num_prompt, np.float32)
-        versions = np.full(num_prompt + num_out, -1, np.int32)
-        for span in output.weight_versions:
-            versions[num_prompt + span.start : num_prompt + span.end] = span.version
-        is_aborted = output.finish_reason.kind == "abort"
-        outcome = Outcome.TRUNCATED if output.finish_reason.kind == "length" else Outcome.COMPLETED
-        return cls(
-            token_ids=np.concatenate([output.prompt_ids, output.output_ids]),
-            source=np.repeat([Source.PROMPT, Source.POLICY], [num_prompt, num_out]),
-            loss_mask=np.repeat([False, not is_aborted], [num_prompt, num_out]),
-            rollout_log_probs=np.concatenate([prompt * np.nan, output.output_log_probs]),
-            kept_log_mass=np.concatenate([prompt, output.kept_log_mass]),
-            weight_version=versions,
+    def of_prompt(
+        cls, prompt_ids: Sequence[int] | np.ndarray, *, group_id: str, rollout_id: str, temperature: float = 1.0
+    ) -> Sample:  # fmt: skip
+        """A record that has its prompt and no turn yet."""
+        ids = np.asarray(prompt_ids, np.int64)
+        filled: dict[str, Any] = {
+            column.name: column.filled(len(ids))
+            for column in SAMPLE_COLUMNS
+            if not column.is_optional
+        }
+        names = {"group_id": group_id, "rollout_id": rollout_id, "temperature": temperature}
+        return cls(**filled | {"token_ids": ids, "source": np.full(len(ids), Source.PROMPT)}, **names)  # fmt: skip
+
+    @classmethod
+    def from_output(cls, output: GenerateOutput, *, group_id: str, temperature: float) -> Sample:
+        """The record of a prompt and its first turn; reward still open."""
+        prompt = cls.of_prompt(
+            output.prompt_ids,
             group_id=group_id,
             rollout_id=f"{group_id}/{output.index}",
             temperature=temperature,
-            turns=((num_prompt, num_prompt + num_out),),
-            finish_reason=output.finish_reason,
-            outcome=Outcome.ABORTED if is_aborted else outcome,
-            outcome_detail=output.finish_reason.message or "",
-            seed=output.seed,
-            text=output.text or "",
         )
+        return prompt.append_output(output)
 
     @classmethod
     def demonstration(
@@ -181,7 +263,7 @@ class Sample:
         rollout_id: str,
         reward: float | None = None,
         text: str = "",
-    ) -> "Sample":
+    ) -> Sample:
         """A reference answer: its tokens train, and no policy has drawn them.
 
         Args:
@@ -195,68 +277,135 @@ class Sample:
         Raises:
             DataError: the answer has no token.
         """
-        num_prompt, num_answer = len(prompt_ids), len(answer_ids)
-        if not num_answer:
+        if not len(answer_ids):
             msg = f"rollout {rollout_id}: a reference answer without tokens has nothing to train on; give at least the token that ends it"
             raise DataError(msg)
-        num_tokens = num_prompt + num_answer
-        return cls(
-            token_ids=np.array([*prompt_ids, *answer_ids]),
-            source=np.repeat([Source.PROMPT, Source.DEMONSTRATION], [num_prompt, num_answer]),
-            loss_mask=np.repeat([False, True], [num_prompt, num_answer]),
-            rollout_log_probs=np.full(num_tokens, np.nan),
-            kept_log_mass=np.zeros(num_tokens),
-            weight_version=np.full(num_tokens, -1),
-            group_id=group_id,
-            rollout_id=rollout_id,
-            turns=((num_prompt, num_tokens),),
-            finish_reason=FinishReason("stop", matched=answer_ids[-1]),
-            reward=reward,
-            text=text,
+        prompt = cls.of_prompt(prompt_ids, group_id=group_id, rollout_id=rollout_id)
+        end = FinishReason("stop", matched=answer_ids[-1])
+        answered = prompt.append(
+            answer_ids, source=Source.DEMONSTRATION, finish_reason=end, loss_mask=True
         )
+        return replace(answered, reward=reward, text=text)
+
+    def append_output(self, output: GenerateOutput) -> Sample:
+        """A longer record: the turn that an engine generated behind all tokens so far.
+
+        The prompt of the output is this whole record, so ids that were sampled before are never encoded again. Outcome
+        and text are brought up to date and the reward is open; an aborted turn fails the record.
+
+        Raises:
+            DataError: the record has failed, the output continues other ids, or its columns contradict each other.
+        """
+        if not self.outcome.is_valid:
+            msg = f"rollout {self.rollout_id} has failed ({self.outcome}: {self.outcome_detail}), so it has no further turn; keep it as it is"
+            raise DataError(msg)
+        if not np.array_equal(output.prompt_ids, self.token_ids):
+            msg = f"rollout {self.rollout_id}: a turn behind {len(output.prompt_ids)} prompt ids is not behind this record's {len(self)} token ids; ask the generator to continue sample.token_ids"
+            raise DataError(msg)
+        reason, num_new = output.finish_reason, len(output.output_ids)
+        is_aborted = reason.kind == "abort"
+        outcome = Outcome.TRUNCATED if reason.kind == "length" else Outcome.COMPLETED
+        columns = self._extended(
+            num_new,
+            token_ids=output.output_ids,
+            source=Source.POLICY,
+            loss_mask=True,
+            rollout_log_probs=output.output_log_probs,
+            kept_log_mass=output.kept_log_mass,
+            weight_version=output.versions,
+            kept_sets=output.kept_sets,
+        )
+        if is_aborted:
+            columns["loss_mask"] = np.zeros(len(self) + num_new, bool)
+        return replace(
+            self,
+            **columns | {"routes": self._routes_with(output)},
+            turns=self._turns_with(num_new, reason, output.seed),
+            outcome=Outcome.ABORTED if is_aborted else outcome,
+            outcome_detail=reason.message or "",
+            reward=None,
+            reward_parts={},
+            text=self.text + (output.text or ""),
+        )
+
+    def _routes_with(self, output: GenerateOutput) -> np.ndarray | None:
+        """Rows that earlier draws needed stay as they were drawn with; the output gives those behind them."""
+        drawn = np.flatnonzero(self.weight_version >= 0)
+        if self.routes is None and output.routes is None:
+            return None
+        if output.routes is None or (self.routes is None and len(drawn)):
+            who = "an earlier turn" if output.routes is None else "this turn"
+            msg = f"rollout {self.rollout_id}: only {who} has routes; every turn of a record must be sampled by a generator that records them, or none"
+            raise DataError(msg)
+        routes = _COLUMN["routes"]
+        given, num_tokens = routes.declared(output.routes), len(self) + len(output.output_ids)
+        if len(given) != max(0, num_tokens - 1):
+            msg = f"rollout {self.rollout_id}: {len(given)} rows of routes for {num_tokens} tokens of prompt and completion; every token but the last needs one"
+            raise DataError(msg)
+        known = int(drawn[-1]) if len(drawn) else 0
+        own = [] if self.routes is None else [self.routes[:known]]
+        unused = routes.filled(num_tokens - len(given), like=given)
+        return routes.joined([*own, given[known:], unused])  # type: ignore[return-value]
 
     def append(
         self,
-        token_ids: np.ndarray,
+        token_ids: Sequence[int] | np.ndarray,
         *,
         source: Source,
-        rollout_log_probs: np.ndarray | None = None,
-        kept_log_mass: np.ndarray | None = None,
-        weight_version: int = -1,
-    ) -> "Sample":
-        """A longer sample. Sampled tokens (``weight_version >= 0``) need log-probs and train; others do not."""
+        finish_reason: FinishReason | None = None,
+        seed: int = 0,
+        **columns: Any,  # noqa: ANN401 - arrays, lists, Ragged or one number
+    ) -> Sample:
+        """A longer record.
+
+        Args:
+            token_ids: the new tokens.
+            source: who wrote them.
+            finish_reason: given if they are a turn.
+            seed: of the turn's noise.
+            **columns: rows of the new tokens by column, or one number for all of them; a column that is not given has its
+                fill value there (not sampled, does not train).
+
+        Raises:
+            DataError: the columns contradict each other.
+        """
         num_new = len(token_ids)
-        is_sampled = weight_version >= 0
-        if is_sampled and rollout_log_probs is None:
-            msg = f"rollout {self.rollout_id}: {num_new} sampled tokens of version {weight_version} without log-probs; pass rollout_log_probs, or source=ENVIRONMENT without a version"
-            raise DataError(msg)
-        new = {
-            "token_ids": token_ids,
-            "source": np.full(num_new, source),
-            "loss_mask": np.full(num_new, is_sampled),
-            "rollout_log_probs": np.full(num_new, np.nan)
-            if rollout_log_probs is None
-            else rollout_log_probs,
-            "kept_log_mass": np.zeros(num_new) if kept_log_mass is None else kept_log_mass,
-            "weight_version": np.full(num_new, weight_version),
-        }
-        turn = ((len(self), len(self) + num_new),) if is_sampled else ()
-        columns = {
-            name: np.concatenate([getattr(self, name), new[name]]) for name in SAMPLE_COLUMNS
-        }
-        return replace(self, **columns, turns=self.turns + turn)
+        turns = self.turns if finish_reason is None else self._turns_with(num_new, finish_reason, seed)  # fmt: skip
+        grown = self._extended(num_new, token_ids=token_ids, source=source, **columns)
+        return replace(self, **grown, turns=turns)
 
-    def slice(self, start: int, end: int) -> "Sample":
+    def _extended(self, num_new: int, **given: object) -> dict[str, Any]:
+        """Every column with so many tokens more."""
+        if unknown := given.keys() - _COLUMN.keys():
+            msg = f"a record has no columns {sorted(unknown)}; it has {list(_COLUMN)}"
+            raise TypeError(msg)
+        return {
+            column.name: column.extended(
+                getattr(self, column.name), len(self), given.get(column.name), num_new
+            )
+            for column in SAMPLE_COLUMNS
+        }
+
+    def _turns_with(self, num_new: int, reason: FinishReason, seed: int) -> tuple[Turn, ...]:
+        turn = Turn(start=len(self), end=len(self) + num_new, finish_reason=reason, seed=seed)
+        return (*self.turns, turn)
+
+    def slice(self, start: int, end: int) -> Sample:
         """Tokens ``[start, end)`` with all their columns; turns are cut to it."""
-        columns = {name: getattr(self, name)[start:end] for name in SAMPLE_COLUMNS}
-        cut = ((max(a, start) - start, min(b, end) - start) for a, b in self.turns)
-        return replace(self, **columns, turns=tuple((a, b) for a, b in cut if a < b))
+        start, end, _ = slice(start, end).indices(len(self))
+        columns: dict[str, Any] = {name: values[start:end] for name, values in self.columns.items()}
+        cut = (
+            replace(turn, start=max(turn.start, start) - start, end=min(turn.end, end) - start)
+            for turn in self.turns
+            if turn.start < end and start < turn.end
+        )
+        return replace(self, **columns, turns=tuple(cut))
 
-    def truncate(self, length: int) -> "Sample":
+    def truncate(self, length: int) -> Sample:
         """The first ``length`` tokens."""
         return self.slice(0, length)
 
-    def failed(self, outcome: Outcome, detail: str) -> "Sample":
+    def failed(self, outcome: Outcome, detail: str) -> Sample:
         """The same sample with an invalid outcome, no reward, and nothing to train."""
         return replace(
             self,
@@ -266,9 +415,14 @@ class Sample:
             loss_mask=np.zeros(len(self), bool),
         )
 
-    def scored(self, reward: float, parts: Mapping[str, float] | None = None) -> "Sample":
+    def scored(self, reward: float, parts: Mapping[str, float] | None = None) -> Sample:
         """The same sample with its reward."""
         return replace(self, reward=float(reward), reward_parts=dict(parts or {}))
+
+
+SAMPLE_COLUMNS = columns_of(Sample)
+"""The declared columns of a sample."""
+_COLUMN = {column.name: column for column in SAMPLE_COLUMNS}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from zerogap.engine.outputs import version_spans
 from zerogap.engine.requests import Limits, check_request, open_request, open_score
 from zerogap.errors import InvalidRequest, RequestTooLong
-from zerogap.types import GenerateRequest, SamplingParams, WeightVersionSpan
+from zerogap.types import GenerateRequest, SamplingParams, WeightVersionSpan, version_spans
 
 
 def limits(**changes) -> Limits:

@@ -21,8 +21,6 @@ from zerogap.weights import WeightHistory
 class CountingScorer:
     """Scores -1 nats for everything and remembers what it was asked."""
 
-    has_routes = False
-
     def __init__(self, gone=(), value=-1.0) -> None:
         self.asked, self._gone, self._value = [], gone, value
 

@@ -18,6 +18,9 @@ def varied_samples() -> list[Sample]:
         .append(
             np.array([98]),
             source=Source.POLICY,
+            finish_reason=FinishReason("length"),
+            seed=7,
+            loss_mask=True,
             rollout_log_probs=np.array([-1e-7]),
             kept_log_mass=np.array([-0.1]),
             weight_version=4,

@@ -22,7 +22,7 @@ def test_a_reference_answer_trains_without_having_been_sampled():
     sample = demonstration()
     check_trains_exactly_the_answer(sample)
     assert sample.token_ids.tolist() == [256, 97, 98, 257]
-    assert sample.turns == ((2, 4),)
+    assert [(turn.start, turn.end) for turn in sample.turns] == [(2, 4)]
     assert sample.is_demonstration
     assert sample.outcome is Outcome.COMPLETED
     assert sample.finish_reason.matched == 257
