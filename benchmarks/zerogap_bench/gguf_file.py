@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from zerogap.errors import BenchmarkError
-from zerogap.models import CausalLM, ModelConfig
-from zerogap.models.names import hf_tensors
+from zerogap.models import CausalLM, ModelConfig, find_family, hf_tensors
+from zerogap.models.family import GgufFormat
 
 
 def write_gguf(model: CausalLM, path: Path) -> None:
@@ -26,10 +26,13 @@ def write_gguf(model: CausalLM, path: Path) -> None:
     if config.rope_scaling is not None:
         msg = f"llama.cpp's side cannot run this model: its rotary positions are scaled ({config.rope_scaling}), which is not exported; leave llama.cpp out of --peers"
         raise BenchmarkError(msg)
-    # Families have the same names as llama.cpp's architectures.
-    writer = gguf.GGUFWriter(path, config.family)
+    stored_as = find_family(config.family).gguf
+    if stored_as is None:
+        msg = f"llama.cpp's side cannot run this model: no GGUF format is known for the family {config.family}; leave llama.cpp out of --peers"
+        raise BenchmarkError(msg)
+    writer = gguf.GGUFWriter(path, stored_as.name)
     _write_sizes(writer, config)
-    for name, values in _tensors(model):
+    for name, values in _tensors(model, stored_as):
         writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -54,18 +57,12 @@ def _write_sizes(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
 
 
-def _tensors(model: CausalLM) -> Iterator[tuple[str, np.ndarray]]:
-    config = model.config
-    architecture = next(
-        arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == config.family
-    )
-    names = gguf.get_tensor_name_map(architecture, config.num_layers)
-    for hf_name, view in hf_tensors(model):
-        name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
-        assert name is not None, f"gguf has no name for {hf_name}"
-        is_permuted = config.family == "llama" and (".q_proj." in hf_name or ".k_proj." in hf_name)
-        values = _pairs_from_halves(view, config.head_dim) if is_permuted else view
-        yield name, values.contiguous().numpy()
+def _tensors(model: CausalLM, stored_as: GgufFormat) -> Iterator[tuple[str, np.ndarray]]:
+    views = dict(hf_tensors(model))
+    for name, theirs in stored_as.tensor_names(views, model.config.num_layers).items():
+        paired = stored_as.is_paired(name)
+        values = _pairs_from_halves(views[name], model.config.head_dim) if paired else views[name]
+        yield theirs, values.contiguous().numpy()
 
 
 def _pairs_from_halves(weight_OI: torch.Tensor, head_dim: int) -> torch.Tensor:

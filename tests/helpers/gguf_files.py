@@ -9,12 +9,6 @@ import torch
 
 from zerogap.models import CausalLM, ModelConfig, hf_tensors
 
-_ARCHITECTURES = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-}
-
 
 def write_model_gguf(
     path: Path,
@@ -36,7 +30,8 @@ def write_model_gguf(
     config = model.config
     writer = gguf.GGUFWriter(path, config.family)
     _add_config(writer, config, dict(metadata or {}))
-    names = gguf.get_tensor_name_map(_ARCHITECTURES[config.family], config.num_layers)
+    architecture = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == config.family)
+    names = gguf.get_tensor_name_map(architecture, config.num_layers)
     expected = {}
     for number, (hf_name, view) in enumerate(hf_tensors(model)):
         if hf_name in without:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from zerogap.models import CausalLM, ModelConfig, Precision, RopeScaling
+from zerogap.models import CausalLM, ModelConfig, Precision, RopeScaling, config_to_hf
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -64,7 +64,7 @@ def transformers_model(config: ModelConfig, *, seed: int = 0) -> torch.nn.Module
     """transformers' model of this config with random fp32 weights (not those of ``tiny_model``)."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    hf_config = AutoConfig.for_model(**config.to_hf())
+    hf_config = AutoConfig.for_model(**config_to_hf(config))
     model = AutoModelForCausalLM.from_config(
         hf_config, dtype=torch.float32, attn_implementation="eager"
     )

@@ -8,6 +8,7 @@ from zerogap.audit import RecordedRun, Rewound, rewind
 from zerogap.capsule.answer import Answer, compute_answer
 from zerogap.capsule.file import Capsule, Embedded, Header, write_capsule
 from zerogap.errors import CheckpointError
+from zerogap.models import config_to_hf
 from zerogap.obs import Progress
 from zerogap.run.machine import describe_environment
 from zerogap.run.threads import apply_threads
@@ -87,7 +88,7 @@ def _header(run: RecordedRun, rewound: Rewound, answer: Answer) -> Header:
         origin=rewound.origin,
         is_proven=rewound.is_proven,
         weight_digests=dict(digest_weights(named_weights(model)).tensors),
-        architecture=model.config.to_hf(),
+        architecture=config_to_hf(model.config),
         settings=run.settings(step),
         machine=describe_environment(),
         answer=answer,

@@ -11,7 +11,7 @@ from zerogap.capsule.answer import Answer, compute_answer
 from zerogap.capsule.file import Capsule, Header, read_capsule
 from zerogap.config import ModelSection
 from zerogap.errors import CheckpointError
-from zerogap.models import CausalLM, ModelConfig
+from zerogap.models import CausalLM, config_from_hf, config_to_hf
 from zerogap.obs import Progress
 from zerogap.run.machine import code_differences, describe_environment, machine_differences
 from zerogap.run.policy import Policy, load_policy
@@ -123,13 +123,13 @@ def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False)
 def _policy(capsule: Capsule, section: ModelSection, *, seed: int) -> Policy:
     """The embedded one, or the recipe's."""
     if (embedded := capsule.policy) is not None:
-        architecture = ModelConfig.from_hf(capsule.header.architecture)
+        architecture = config_from_hf(capsule.header.architecture)
         model = CausalLM(architecture, precision=section.dtype)
         copy_weights(embedded.weights.items(), named_weights(model))
         tokenizer = embedded.tokenizer
         return Policy(model=model, tokenizer=tokenizer, eos_token_ids=architecture.eos_token_ids)
     policy = load_policy(section, seed=seed)
-    if policy.model.config.to_hf() != capsule.header.architecture:
+    if config_to_hf(policy.model.config) != capsule.header.architecture:
         msg = f"{section.path or 'the recipe'}: a model of another architecture than the capsule's; give --model the one that the recipe names ({capsule.config.model.path})"
         raise CheckpointError(msg)
     return policy

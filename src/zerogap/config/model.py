@@ -14,8 +14,8 @@ from zerogap.config.section import Section
 class ModelInit(Section):
     """[model.init]: a model with random weights, seeded by ``run.seed``. Its vocabulary is the tokenizer's."""
 
-    family: Literal["llama", "qwen2", "qwen3"] = "qwen3"
-    """Architecture; qwen2 adds biases to q, k and v, qwen3 normalises q and k."""
+    family: str = "qwen3"
+    """Architecture: an entry of ``zerogap.models.FAMILIES``, which refuses others when the model is built."""
     hidden_size: int = Field(ge=1)
     """Width of the residual stream."""
     intermediate_size: int = Field(ge=1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zerogap.errors import WeightSyncError
-from zerogap.models import ModelConfig, Precision
+from zerogap.models import ModelConfig, Precision, config_to_hf
 from zerogap.models.names import TensorRows, tensor_rows
 
 
@@ -23,7 +23,7 @@ def build_model(config: ModelConfig, dtype: Precision) -> Any:  # noqa: ANN401 -
     # Imported here: it takes seconds, and only this engine needs it.
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    hf_config = AutoConfig.for_model(**config.to_hf())
+    hf_config = AutoConfig.for_model(**config_to_hf(config))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
     # It draws weights that nobody will use.
     with torch.random.fork_rng(devices=[]):

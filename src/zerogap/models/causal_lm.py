@@ -7,14 +7,11 @@ is a row-invariant kernel, so a token's hidden state does not depend on its comp
 With precision "bf16" parameters hold bf16 values (in fp32 tensors) and every operation rounds what it returns to
 bf16, up to the last norm; what a row is then exactly says ``docs/numerics.md``.
 
-Query, key and value projections are one parameter, gate and up projections another: one larger matrix
-product instead of three and two. ``names.py`` maps them to Hugging Face's tensors.
+What a layer is made of, its family says (``families``); this file is the same for all of them.
 
-Letters: T packed tokens, D model dim, N query heads, K key/value heads, H head dim, h = H / 2,
-F MLP dim, V vocabulary, I and O in and out of a projection.
+Letters: T packed tokens, D model dim, h half of a head's dim, V vocabulary.
 """
 
-import math
 from typing import Literal
 
 import torch
@@ -24,7 +21,10 @@ from torch.utils.checkpoint import checkpoint
 from zerogap import kernels
 from zerogap.errors import ModelError
 from zerogap.models.attention import Attention
+from zerogap.models.choices import Choices
 from zerogap.models.config import ModelConfig
+from zerogap.models.families import find_family
+from zerogap.models.part import Block, ForwardRows, Weights
 from zerogap.models.rope import inverse_frequencies
 
 Precision = Literal["fp32", "bf16"]
@@ -32,9 +32,10 @@ Precision = Literal["fp32", "bf16"]
 
 
 class CausalLM(nn.Module):
-    """A dense decoder of the Llama, Qwen2 or Qwen3 family.
+    """A decoder of any family.
 
-    Parameters hold NaN until ``init_weights`` or a loader fills them, so that a forgotten load is loud.
+    Parameters hold NaN until ``init_weights`` or a loader fills them, so that a forgotten load is loud. One that must not
+    train is frozen by its name: ``model.get_parameter(name).requires_grad_(False)``.
     """
 
     inv_freq_h: torch.Tensor
@@ -43,19 +44,20 @@ class CausalLM(nn.Module):
     def __init__(self, config: ModelConfig, *, precision: Precision = "fp32") -> None:
         super().__init__()
         if precision not in ("fp32", "bf16"):
-            msg = (
-                f"precision = {precision!r} is none that a model computes in; use 'fp32' or 'bf16'"
-            )
+            msg = f"precision = {precision!r} is not supported; use 'fp32' or 'bf16'"
             raise ModelError(msg)
         self.config, self.precision = config, precision
         shape_VD = (config.vocab_size, config.hidden_size)
-        self.embed_tokens = _Weights(shape_VD)
-        self.layers = nn.ModuleList(
-            DecoderLayer(config, i, is_bf16=self.is_bf16) for i in range(config.num_layers)
-        )
-        self.norm = _Weights((config.hidden_size,))
+        family = find_family(config.family)
+        self.embed_tokens = Weights(shape_VD)
+        blocks = [Block(family.layer(config, i)) for i in range(config.num_layers)]
+        self.layers = nn.ModuleList(blocks)
+        self._parts = [part for block in blocks for part in block.parts]
+        self.choice_columns = {n: c for part in self._parts for n, c in part.choices.items()}
+        """What parts choose for each row of a pass; empty for a dense model."""
+        self.norm = Weights((config.hidden_size,))
         if not config.tie_word_embeddings:
-            self.lm_head = _Weights(shape_VD)
+            self.lm_head = Weights(shape_VD)
         inv_freq_h = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         self.register_buffer("inv_freq_h", inv_freq_h, persistent=False)
 
@@ -76,6 +78,7 @@ class CausalLM(nn.Module):
         positions_T: torch.Tensor,
         attention: Attention,
         *,
+        choices: Choices | None = None,
         recompute: bool = False,
     ) -> torch.Tensor:
         """Hidden states after the final norm.
@@ -84,25 +87,49 @@ class CausalLM(nn.Module):
             token_ids_T: int64 in [0, V).
             positions_T: int64, each token's place in its own sequence, from 0.
             attention: who sees what.
+            choices: of these rows: ones that are made are repeated, others are filled (``new_choices``). None: the
+                pass makes its own and forgets them.
             recompute: keep only each layer's input for the backward pass and compute the rest again
                 there. Gradients are the same bits; memory falls, the backward pass takes a third longer.
 
         Returns:
             [T, D]
         """
+        if choices is None:
+            choices = self.new_choices(len(token_ids_T))
+        choices.check(
+            self.choice_columns, num_rows=len(token_ids_T), num_layers=self.config.num_layers
+        )
         cos_Th, sin_Th = kernels.rope_tables(self.inv_freq_h, positions_T)
+        rows = ForwardRows(cos_Th, sin_Th, attention, choices, self.is_bf16)
         x_TD = kernels.embedding(token_ids_T, self.embed_tokens.weight)
         for layer in self.layers:
             if recompute:
                 # The model draws no random numbers, so none need to be restored.
-                x_TD = checkpoint(
-                    layer, x_TD, cos_Th, sin_Th, attention,
-                    use_reentrant=False, preserve_rng_state=False,
-                )  # fmt: skip
+                x_TD = checkpoint(layer, x_TD, rows, use_reentrant=False, preserve_rng_state=False)
             else:
-                x_TD = layer(x_TD, cos_Th, sin_Th, attention)
+                x_TD = layer(x_TD, rows)
         eps = self.config.rms_norm_eps
         return kernels.rms_norm(x_TD, self.norm.weight, eps, is_bf16=self.is_bf16)
+
+    def new_choices(self, num_rows: int) -> Choices:
+        """Room for the choices of so many rows, for a pass to make them."""
+        return Choices.empty(
+            self.choice_columns,
+            num_rows=num_rows,
+            num_layers=self.config.num_layers,
+            device=self.inv_freq_h.device,
+        )
+
+    def gemm_shapes(self, *, vocab_limit: int) -> set[tuple[int, int]]:
+        """(in, out) of every kind of matrix product in a forward pass.
+
+        Args:
+            vocab_limit: ids that the head computes; it multiplies chunks of the vocabulary.
+        """
+        chunks = {min(kernels.VOCAB_CHUNK, vocab_limit), vocab_limit % kernels.VOCAB_CHUNK}
+        head = {(self.config.hidden_size, size) for size in chunks if size}
+        return head.union(*(part.gemm_shapes() for part in self._parts))
 
     @torch.no_grad()
     def init_weights(self, *, seed: int, std: float = 0.02) -> "CausalLM":
@@ -134,85 +161,3 @@ class CausalLM(nn.Module):
             for parameter in self.parameters():
                 kernels.round_bf16_(parameter)
         return self
-
-
-class DecoderLayer(nn.Module):
-    """Attention and MLP, each added to the residual stream after its own norm."""
-
-    def __init__(self, config: ModelConfig, index: int, *, is_bf16: bool) -> None:
-        super().__init__()
-        self.config, self.is_bf16 = config, is_bf16
-        self.index = index
-        hidden, head = config.hidden_size, config.head_dim
-        qkv_size = (config.num_heads + 2 * config.num_kv_heads) * head
-        self.input_norm = _Weights((hidden,))
-        self.qkv = _Weights((qkv_size, hidden), has_bias=config.qkv_bias)
-        if config.qk_norm:
-            self.q_norm = _Weights((head,))
-            self.k_norm = _Weights((head,))
-        self.o = _Weights((hidden, config.num_heads * head))
-        self.post_norm = _Weights((hidden,))
-        self.gate_up = _Weights((2 * config.intermediate_size, hidden))
-        self.down = _Weights((hidden, config.intermediate_size))
-
-    def forward(
-        self,
-        x_TD: torch.Tensor,
-        cos_Th: torch.Tensor,
-        sin_Th: torch.Tensor,
-        attention: Attention,
-    ) -> torch.Tensor:
-        """The residual stream after this layer, [T, D]."""
-        eps = self.config.rms_norm_eps
-        x_TD = self._attend(x_TD, cos_Th, sin_Th, attention)
-        gate_up_TF2 = kernels.norm_linear(
-            x_TD, self.post_norm.weight, self.gate_up.weight, eps=eps, is_bf16=self.is_bf16
-        )
-        return kernels.swiglu_linear(
-            gate_up_TF2, self.down.weight, residual_TO=x_TD, is_bf16=self.is_bf16
-        )
-
-    def _attend(
-        self,
-        x_TD: torch.Tensor,
-        cos_Th: torch.Tensor,
-        sin_Th: torch.Tensor,
-        attention: Attention,
-    ) -> torch.Tensor:
-        config = self.config
-        q_TNH, k_TKH, v_TKH = kernels.qkv_rope(
-            kernels.norm_linear(
-                x_TD,
-                self.input_norm.weight,
-                self.qkv.weight,
-                self.qkv.bias,
-                eps=config.rms_norm_eps,
-                is_bf16=self.is_bf16,
-            ),
-            cos_Th,
-            sin_Th,
-            self.q_norm.weight if config.qk_norm else None,
-            self.k_norm.weight if config.qk_norm else None,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            eps=config.rms_norm_eps,
-            is_bf16=self.is_bf16,
-        )
-        out_TNH = attention(self.index, q_TNH, k_TKH, v_TKH)
-        # Attention itself returns fp32, whoever computes it; the product rounds what it is given.
-        return kernels.linear(
-            out_TNH.flatten(1), self.o.weight, residual_TO=x_TD, is_bf16=self.is_bf16
-        )
-
-
-class _Weights(nn.Module):
-    """The parameters of one operation; which operation, the layer's forward says."""
-
-    bias: nn.Parameter | None
-
-    def __init__(self, shape: tuple[int, ...], *, has_bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.full(shape, math.nan))
-        self.register_parameter(
-            "bias", nn.Parameter(torch.full(shape[:1], math.nan)) if has_bias else None
-        )

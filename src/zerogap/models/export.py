@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from zerogap.errors import ModelError
 from zerogap.models.causal_lm import CausalLM
+from zerogap.models.hf_config import config_to_hf, special_ids_to_hf
 from zerogap.models.names import hf_tensors
 from zerogap.models.safetensors_loading import INDEX_FILE, SINGLE_FILE
 
@@ -57,8 +58,10 @@ def export_hf(
     building.mkdir(parents=True)
     try:
         _write_weights(model, building, max_shard_bytes)
-        _write_json(building / "config.json", model.config.to_hf(dtype=_stored_type_name(model)))
-        special_ids = {k: v for k, v in model.config.special_ids_to_hf().items() if v is not None}
+        _write_json(
+            building / "config.json", config_to_hf(model.config, dtype=_stored_type_name(model))
+        )
+        special_ids = {k: v for k, v in special_ids_to_hf(model.config).items() if v is not None}
         _write_json(building / "generation_config.json", {**(generation or {}), **special_ids})
         if save_tokenizer is not None:
             save_tokenizer(building)

@@ -14,22 +14,15 @@ import numpy as np
 
 from zerogap.errors import ModelError
 from zerogap.gguf_file import GgufFile
-from zerogap.models.config import ARCHITECTURES, ModelConfig
+from zerogap.models.config import ModelConfig
+from zerogap.models.families import FAMILIES
+from zerogap.models.family import Family, GgufFormat
 from zerogap.models.rope import DEFAULT_THETA, RopeScaling, inverse_frequencies
 
 ROPE_DIVISORS = "rope_freqs.weight"
 _LLAMA3_FACTORS = (8.0, 32.0)
 """Factors of the Llama 3.1 and 3.2 releases; their other rope parameters are RopeScaling's defaults."""
-_REQUIRED = (
-    "block_count",
-    "context_length",
-    "embedding_length",
-    "feed_forward_length",
-    "attention.head_count",
-    "attention.layer_norm_rms_epsilon",
-)
-_REFUSED = ("expert_count", "attention.sliding_window")
-"""Mixtures of experts and windows are not computed; 0 means that there are none."""
+_MAY_BE_ABSENT = ("num_kv_heads", "head_dim")
 _END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """End of sequence, of turn and of message: llama.cpp stops at each."""
 
@@ -54,54 +47,55 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
         ModelError: metadata is missing or asks for something this package does not compute.
     """
     metadata = file.scalars
-    family = metadata.get("general.architecture")
-    # Families have the same names as llama.cpp's architectures.
-    if family not in ARCHITECTURES:
-        msg = f"the GGUF file has architecture {family!r}, which is not supported; supported are {sorted(ARCHITECTURES)}"
-        raise ModelError(msg)
-    prefix = f"{family}."
+    family, stored_as = _family_of(metadata.get("general.architecture"))
+    prefix = f"{stored_as.name}."
     own = {k.removeprefix(prefix): v for k, v in metadata.items() if k.startswith(prefix)}
     shapes = {tensor.name: tensor.shape for tensor in file.tensors.values()}
-    _check_supported(family, own, shapes)
-    num_heads = own["attention.head_count"]
-    head_dim = own.get("attention.key_length", own["embedding_length"] // num_heads)
+    _check_complete(stored_as, own, shapes)
+    sizes = {field: own[key] for field, key in stored_as.keys.items() if key in own}
+    sizes.setdefault("num_kv_heads", sizes["num_heads"])
+    sizes.setdefault("head_dim", sizes["hidden_size"] // sizes["num_heads"])
+    sizes["rms_norm_eps"] = _decimal(sizes["rms_norm_eps"])
+    _check_supported(stored_as, own, sizes["head_dim"])
     theta = _decimal(own.get("rope.freq_base", DEFAULT_THETA))
-    return ModelConfig(
-        family=family,
+    return family.config_class(
+        family=family.name,
+        **sizes,
         vocab_size=shapes["token_embd.weight"][0],
-        hidden_size=own["embedding_length"],
-        intermediate_size=own["feed_forward_length"],
-        num_layers=own["block_count"],
-        num_heads=num_heads,
-        num_kv_heads=own.get("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
         rope_theta=theta,
-        rope_scaling=_rope_scaling(file, own, head_dim, theta),
+        rope_scaling=_rope_scaling(file, own, sizes["head_dim"], theta),
         tie_word_embeddings="output.weight" not in shapes,
-        max_positions=own["context_length"],
         eos_token_ids=_end_ids(metadata),
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
         pad_token_id=metadata.get("tokenizer.ggml.padding_token_id"),
     )
 
 
-def _check_supported(
-    family: str, own: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+def _family_of(architecture: str | None) -> tuple[Family, GgufFormat]:
+    known = {f.gguf.name: (f, f.gguf) for f in FAMILIES.values() if f.gguf is not None}
+    if architecture not in known:
+        msg = f"the GGUF file has architecture {architecture!r}, which is not supported; supported are {sorted(known)}"
+        raise ModelError(msg)
+    return known[architecture]
+
+
+def _check_complete(
+    stored_as: GgufFormat, own: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    missing = [f"{family}.{key}" for key in _REQUIRED if key not in own]
+    needed = [key for field, key in stored_as.keys.items() if field not in _MAY_BE_ABSENT]
+    missing = [f"{stored_as.name}.{key}" for key in needed if key not in own]
     if missing or "token_embd.weight" not in shapes:
         lacks = missing or ["token_embd.weight"]
         msg = f"the GGUF file lacks {', '.join(lacks)}: it holds a part of a model or only a vocabulary; use a complete file"
         raise ModelError(msg)
-    refused = {f"{family}.{key}": own[key] for key in _REFUSED if own.get(key)}
+
+
+def _check_supported(stored_as: GgufFormat, own: Mapping[str, Any], head_dim: int) -> None:
+    refused = {f"{stored_as.name}.{key}": own[key] for key in stored_as.refused if own.get(key)}
     if refused:
         msg = f"the GGUF file asks for {refused}, which is not supported; use a dense model with full attention"
         raise ModelError(msg)
     partial = own.get("rope.dimension_count")
-    head_dim = own.get(
-        "attention.key_length", own["embedding_length"] // own["attention.head_count"]
-    )
     if partial not in (None, head_dim):
         msg = f"the GGUF file rotates {partial} of {head_dim} elements of a head; only all of them are supported"
         raise ModelError(msg)

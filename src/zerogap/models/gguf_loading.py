@@ -1,32 +1,23 @@
 """Tensors of a GGUF file (llama.cpp's format), dequantised to fp32 piece by piece into the fused parameters.
 
-llama.cpp's ``llama`` architecture stores the rows of q and k so that rope turns neighbouring elements;
-Hugging Face's (and ours) turns elements j and j + H/2. The order is undone here; the qwen architectures
-are stored as they are.
+llama.cpp stores the rows of q and k of some families so that rope turns neighbouring elements; Hugging Face's (and
+ours) turns elements j and j + H/2. The order is undone here; which tensors have it, a family's ``GgufFormat`` says.
 
 Source: ``permute`` in convert_hf_to_gguf.py of github.com/ggml-org/llama.cpp.
 Letters: H head dim, O and I out and in of a projection.
 """
 
-from collections.abc import Iterable
-
-import gguf
 import torch
 
 from zerogap.errors import ModelError
 from zerogap.gguf_file import GgufFile, GgufTensor
 from zerogap.models.causal_lm import CausalLM
-from zerogap.models.config import ModelConfig
+from zerogap.models.families import find_family
 from zerogap.models.gguf_config import ROPE_DIVISORS
 from zerogap.models.names import hf_tensors
 from zerogap.models.row_pieces import row_pieces
 from zerogap.models.tensor_check import check_finite, check_tensors
 
-_ARCHITECTURES = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-}
 _WHERE = "the GGUF file"
 
 
@@ -37,16 +28,17 @@ def load_gguf_tensors(model: CausalLM, file: GgufFile) -> None:
         ModelError: tensors missing, surplus, misshapen, not finite, or of a type gguf cannot dequantise.
     """
     views = dict(hf_tensors(model))
-    hf_name_of = _hf_names(model.config, views)
+    stored_as = find_family(model.config.family).gguf
+    assert stored_as is not None, "a GGUF file of this family was opened"
+    names = stored_as.tensor_names(views, model.config.num_layers)
+    hf_name_of = {theirs: name for name, theirs in names.items()}
     stored = [tensor for tensor in file.tensors.values() if tensor.name != ROPE_DIVISORS]
     found = {hf_name_of.get(tensor.name, tensor.name): tensor for tensor in stored}
     expected = {name: tuple(view.shape) for name, view in views.items()}
     check_tensors(expected, {name: t.shape for name, t in found.items()}, where=_WHERE)
     for name, view in views.items():
-        is_permuted = model.config.family == "llama" and (".q_proj." in name or ".k_proj." in name)
-        _copy(
-            view, file, found[name], permuted_heads=model.config.head_dim if is_permuted else None
-        )
+        permuted_heads = model.config.head_dim if stored_as.is_paired(name) else None
+        _copy(view, file, found[name], permuted_heads=permuted_heads)
     check_finite(views.items(), where=_WHERE)
 
 
@@ -74,10 +66,3 @@ def _halves_from_pairs(weight_OI: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Rows of each head from llama.cpp's order (0, H/2, 1, H/2 + 1, ...) to (0, 1, 2, ...)."""
     pairs = weight_OI.unflatten(0, (-1, head_dim // 2, 2))
     return pairs.transpose(1, 2).flatten(0, 2)
-
-
-def _hf_names(config: ModelConfig, hf_names: Iterable[str]) -> dict[str, str]:
-    """GGUF tensor name to Hugging Face name, by the gguf package's own table."""
-    table = gguf.get_tensor_name_map(_ARCHITECTURES[config.family], config.num_layers)
-    pairs = ((table.get_name(name, try_suffixes=(".weight", ".bias")), name) for name in hf_names)
-    return {theirs: name for theirs, name in pairs if theirs is not None}

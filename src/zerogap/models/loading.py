@@ -9,6 +9,7 @@ from zerogap.models.causal_lm import CausalLM, Precision
 from zerogap.models.config import ModelConfig
 from zerogap.models.gguf_config import config_from_gguf, open_gguf
 from zerogap.models.gguf_loading import load_gguf_tensors
+from zerogap.models.hf_config import config_from_hf
 from zerogap.models.safetensors_loading import load_safetensors, read_json
 from zerogap.models.sources import resolve_source
 
@@ -50,7 +51,7 @@ def load_model(source: str | Path, *, precision: Precision = "fp32") -> LoadedMo
 
 def _load_folder(folder: Path, precision: Precision) -> LoadedModel:
     generation = read_json(folder / "generation_config.json", required=False)
-    config = ModelConfig.from_hf(read_json(folder / "config.json"), generation)
+    config = config_from_hf(read_json(folder / "config.json"), generation)
     model = CausalLM(config, precision=precision)
     load_safetensors(model, folder)
     return LoadedModel(model=model.round_weights_(), path=folder, generation=generation)

@@ -20,7 +20,14 @@ from zerogap.kernels import (
     ensure_row_invariance,
     time_products,
 )
-from zerogap.models import CausalLM, ModelConfig, Precision, load_model, resolve_source
+from zerogap.models import (
+    CausalLM,
+    ModelConfig,
+    Precision,
+    find_family,
+    load_model,
+    resolve_source,
+)
 
 _PROBED_LAYERS = 4
 """Enough weights that they do not stay in a cache between two passes."""
@@ -46,19 +53,7 @@ class Policy:
 
     def probe(self) -> RowProbe:
         """Make GEMM rows keep their bits on this model's own shapes, and say whether they do."""
-        config = self.model.config
-        heads = config.num_heads + 2 * config.num_kv_heads
-        hidden, attended = config.hidden_size, config.num_heads * config.head_dim
-        return ensure_row_invariance(
-            [
-                (hidden, heads * config.head_dim),
-                (attended, hidden),
-                (hidden, 2 * config.intermediate_size),
-                (config.intermediate_size, hidden),
-                (hidden, min(VOCAB_CHUNK, self.vocab_limit)),
-                (hidden, self.vocab_limit % VOCAB_CHUNK or VOCAB_CHUNK),  # the last chunk
-            ]
-        )
+        return ensure_row_invariance(self.model.gemm_shapes(vocab_limit=self.vocab_limit))
 
     def fastest_products(self, *, engine_rows: int, trainer_rows: int) -> FastProducts:
         """Time both kinds of matrix products on this model's own weights, for each side's number of rows.
@@ -139,7 +134,7 @@ def load_policy(section: ModelSection, *, seed: int) -> Policy:
 def _random_policy(
     init: ModelInit, tokenizer: Tokenizer, *, seed: int, precision: Precision
 ) -> Policy:
-    config = ModelConfig(
+    config = find_family(init.family).config_class(
         **init.model_dump(),
         vocab_size=tokenizer.vocab_size,
         bos_token_id=tokenizer.bos_token_id,

@@ -1,0 +1,112 @@
+"""What layers are put together from: parts, the weights they declare, and the block that runs them in order.
+
+A part computes one step of the residual stream and holds no tensors: it declares the weights it needs, the block
+owns them side by side (``layers.3.qkv.weight``), and gives itself to the part when it runs. What is in a layer is
+decided by the model's family (``families``), and nothing outside asks.
+
+Letters: T packed tokens, D model dim, h half of a head's dim.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from zerogap.models.attention import Attention
+from zerogap.models.choices import ChoiceColumn, Choices
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """One parameter of a layer, and which tensors of a checkpoint its rows are."""
+
+    rows: Mapping[str, int]
+    """Hugging Face name within the layer, without ``.weight``, to a number of rows, in the parameter's order. Several
+    names make a fused parameter: one larger matrix product instead of three."""
+    columns: int | None = None
+    """None: a vector."""
+    has_bias: bool = False
+    """A bias has the same rows, under ``.bias``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the parameter."""
+        num_rows = sum(self.rows.values())
+        return (num_rows,) if self.columns is None else (num_rows, self.columns)
+
+
+class Weights(nn.Module):
+    """A parameter and perhaps its bias. They hold NaN until somebody fills them."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, shape: tuple[int, ...], *, has_bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full(shape, math.nan))
+        self.register_parameter(
+            "bias", nn.Parameter(torch.full(shape[:1], math.nan)) if has_bias else None
+        )
+
+
+@dataclass(frozen=True)
+class ForwardRows:
+    """What one forward pass tells every layer about its rows."""
+
+    cos_Th: Tensor
+    sin_Th: Tensor
+    attention: Attention
+    choices: Choices
+    is_bf16: bool
+    """Every operation rounds what it returns to bf16."""
+
+
+class Part(ABC):
+    """One step of a layer: the residual stream in, the residual stream out."""
+
+    weights: Mapping[str, WeightSpec]
+    """By name within the layer; names of a layer's parts differ."""
+    choices: Mapping[str, ChoiceColumn] = {}
+    """What the part chooses for each row, by column."""
+
+    @abstractmethod
+    def __call__(self, layer: "Block", x_TD: Tensor, rows: ForwardRows) -> Tensor:
+        """The residual stream after this step, [T, D]; a row must not depend on its company.
+
+        Args:
+            layer: who owns the weights: ``layer["qkv"].weight``.
+            x_TD: the residual stream.
+            rows: positions, attention and choices of this pass.
+        """
+
+    def gemm_shapes(self) -> Iterator[tuple[int, int]]:
+        """(in, out) of each matrix product with a weight; here every matrix is multiplied as a whole."""
+        for spec in self.weights.values():
+            if spec.columns is not None:
+                yield spec.columns, spec.shape[0]
+
+
+class Block(nn.Module):
+    """One layer: its parts in order, and the weights of all of them."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__()
+        self.parts = tuple(parts)
+        for part in parts:
+            for name, spec in part.weights.items():
+                assert name not in self._modules, f"two parts of a layer have a weight {name}"
+                self.add_module(name, Weights(spec.shape, has_bias=spec.has_bias))
+
+    def __getitem__(self, name: str) -> Weights:
+        """The weights that a part declared as ``name``."""
+        weights = self._modules[name]
+        assert isinstance(weights, Weights)
+        return weights
+
+    def forward(self, x_TD: Tensor, rows: ForwardRows) -> Tensor:
+        """The residual stream after this layer, [T, D]."""
+        for part in self.parts:
+            x_TD = part(self, x_TD, rows)
+        return x_TD

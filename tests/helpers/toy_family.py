@@ -1,0 +1,77 @@
+"""A family that the package does not know: biases and head norms together, and one of three experts instead of the MLP.
+
+As a user would add one: config mapping, blocks and names in one file, and an entry in the dict.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from zerogap import kernels
+from zerogap.models import FAMILIES, ChoiceColumn, ModelConfig
+from zerogap.models.blocks import SelfAttention
+from zerogap.models.families.llama import LLAMA
+from zerogap.models.part import Block, ForwardRows, Part, WeightSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyConfig(ModelConfig):
+    num_experts: int = 3
+
+
+class ToyExperts(Part):
+    """The expert with the largest logit, times that logit; each is a SwiGLU."""
+
+    def __init__(self, config: ToyConfig, index: int) -> None:
+        self._index, self._eps = index, config.rms_norm_eps
+        hidden, self._ffn, experts = (
+            config.hidden_size,
+            config.intermediate_size,
+            range(config.num_experts),
+        )
+        self.weights = {
+            "moe_norm": WeightSpec({"moe.norm": hidden}),
+            "router": WeightSpec({"moe.router": len(experts)}, columns=hidden),
+            "gate_up": WeightSpec({f"moe.{e}.{n}": self._ffn for e in experts for n in ("w1", "w3")}, columns=hidden),
+            "down": WeightSpec({f"moe.{e}.w2": hidden for e in experts}, columns=self._ffn),
+        }  # fmt: skip
+        self.choices = {"expert": ChoiceColumn(torch.int64)}
+
+    def gemm_shapes(self) -> Iterator[tuple[int, int]]:
+        hidden = self.weights["router"].columns
+        yield from ((hidden, self.weights["router"].shape[0]), (hidden, 2 * self._ffn), (self._ffn, hidden))  # fmt: skip
+
+    def __call__(self, layer: Block, x_TD: Tensor, rows: ForwardRows) -> Tensor:
+        normed_TD = kernels.rms_norm(x_TD, layer["moe_norm"].weight, self._eps, is_bf16=rows.is_bf16)  # fmt: skip
+        logits_TE = kernels.linear(normed_TD, layer["router"].weight, is_bf16=rows.is_bf16)
+        chosen_T = rows.choices.settle(
+            "expert", self._index, lambda out_T: out_T.copy_(logits_TE.argmax(1))
+        )
+        gate_up, down = (layer[name].weight.chunk(logits_TE.shape[1]) for name in ("gate_up", "down"))  # fmt: skip
+        out_TD = torch.zeros_like(x_TD)
+        for e in range(logits_TE.shape[1]):
+            gate_up_TF2 = kernels.linear(normed_TD, gate_up[e], is_bf16=rows.is_bf16)
+            expert_TD = kernels.swiglu_linear(gate_up_TF2, down[e], is_bf16=rows.is_bf16)
+            out_TD = torch.where((chosen_T == e)[:, None], expert_TD, out_TD)
+        return x_TD + out_TD * logits_TE.gather(1, chosen_T[:, None])
+
+
+TOY = replace(
+    LLAMA,
+    name="toy",
+    hf_class="ToyForCausalLM",
+    layer=lambda c, i: (SelfAttention(c, i, has_qkv_bias=True, has_head_norms=True), ToyExperts(c, i)),
+    config_class=ToyConfig,
+    hf_keys=LLAMA.hf_keys | {"num_experts": "num_local_experts"},
+    gguf=None,
+)  # fmt: skip
+
+
+@pytest.fixture
+def toy_family(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The family is known while a test runs; its name."""
+    monkeypatch.setitem(FAMILIES, TOY.name, TOY)
+    return TOY.name
