@@ -11,12 +11,13 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import prompt, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
+from helpers.train_batches import train_on
 
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.foreign import TransformersGenerator
 from zerogap.kernels import round_bf16
 from zerogap.models import CausalLM
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 from zerogap.weights import (
     CopiedWeights,
@@ -40,7 +41,7 @@ class TwoSides:
         self.engine = tiny_engine(tiny_model(family, tie_word_embeddings=is_tied, seed=9))
         self.versions = WeightVersions()
         self.publisher = Publisher(CopiedWeights(self.model), self.engine, self.versions)
-        self.trainer = Trainer(
+        self.trainer = NativeTrainer(
             self.model,
             TrainConfig(learning_rate=1e-3),
             GRPOLossConfig(),
@@ -110,7 +111,7 @@ def test_weights_that_change_while_the_engines_memory_is_away_are_the_ones_it_wa
     before = sides.engine_scores()
     sides.engine.release_memory_occupation()
     scored = [sample.scored(float(i)) for i, sample in enumerate(sides.samples)]
-    sides.trainer.step(scored)
+    train_on(sides.trainer, scored)
     published = sides.publisher.publish(1)
     sides.engine.resume_memory_occupation()
     assert published.digest.hex == weight_fingerprint(sides.model) == sides.versions.digest_of(1)

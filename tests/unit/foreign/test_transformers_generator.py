@@ -10,7 +10,7 @@ from helpers.tolerance import FP32_MODEL
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.errors import InvalidRequest, WeightSyncError
 from zerogap.foreign import TransformersGenerator
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 
 LIMIT = 90
@@ -36,7 +36,9 @@ def publish(engine, model, version):
 
 def trainer_log_probs(model, outputs, temperature=1.0):
     samples = [Sample.from_output(o, group_id="g", temperature=temperature) for o in outputs]
-    trainer = Trainer(model, TrainConfig(), GRPOLossConfig(), total_steps=1, vocab_limit=LIMIT)
+    trainer = NativeTrainer(
+        model, TrainConfig(), GRPOLossConfig(), total_steps=1, vocab_limit=LIMIT
+    )
     return [
         ours[sample.num_prompt_tokens :]
         for ours, sample in zip(trainer.score(samples), samples, strict=True)
