@@ -106,7 +106,9 @@ class Checks:
     def _fingerprints(self, phase: Phase) -> Finding:
         engine = self._subjects.engine()
         weights = named_weights(self._subjects.policy.model)
-        return check_fingerprints(weights, engine.read_weights, lambda w: digest_weights(w).hex)
+        return check_fingerprints(
+            weights, lambda: engine.digest().hex, lambda w: digest_weights(w).hex
+        )
 
     def _round_trips(self, phase: Phase) -> Finding:
         subjects, samples = self._subjects, self._samples
