@@ -25,6 +25,7 @@ from zerogap.train.optimizer import Optimizer
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
 from zerogap.train.schedule import learning_rate_at
+from zerogap.weights import trained_weights
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
@@ -147,7 +148,7 @@ class Critic:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and the number of updates. Views: write or copy them before the next step."""
-        weights = {_MODEL + name: p.detach() for name, p in self.model.named_parameters()}
+        weights = {_MODEL + name: t for name, t in trained_weights(self.model).items()}
         moments = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
         return weights | moments
 
@@ -158,15 +159,14 @@ class Critic:
             CheckpointError: it belongs to another critic, or is none.
         """
         given = {n.removeprefix(_MODEL): t for n, t in state.items() if n.startswith(_MODEL)}
-        mine = dict(self.model.named_parameters())
+        mine = trained_weights(self.model)
         wrong = sorted(mine.keys() ^ given.keys())
         wrong += [name for name in mine.keys() & given.keys() if mine[name].shape != given[name].shape]  # fmt: skip
         if wrong:
             msg = f"the critic's state does not belong to this model: {len(wrong)} weights are missing, surplus or of another shape (first: {wrong[0]}); resume with the model and the loss that wrote it"
             raise CheckpointError(msg)
-        with torch.no_grad():
-            for name, parameter in mine.items():
-                parameter.copy_(given[name])
+        for name, weight in mine.items():
+            weight.copy_(given[name])
         self._optimizer.load_state_dict(
             {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
         )

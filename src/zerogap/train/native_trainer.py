@@ -285,10 +285,10 @@ class NativeTrainer:
     def _settle(self, plan: StepPlan, columns: StepColumns) -> OldLogProbAudit:
         """The first update's forward passes are done and nothing is applied: look at what they say of what was taken over."""
         old = plan.old
-        if not old.is_taken_B.any():
+        if not old.audit.num_audited:
             return old.audit
         found = compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
-        if old.is_final or not found.num_different:
+        if old.is_final or not (found.num_different and old.is_taken_B.any()):
             return replace(found, num_taken=old.audit.num_taken)
         columns.replace_old(self._score(plan.samples, "old", old.is_taken_B))
         return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)

@@ -14,6 +14,7 @@ from zerogap.weights.digest import (
     digest_weights,
     named_weights,
     places_of,
+    trained_weights,
     unrounded,
     weight_fingerprint,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "digest_weights",
     "named_weights",
     "places_of",
+    "trained_weights",
     "unrounded",
     "weight_fingerprint",
 ]

@@ -59,6 +59,11 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Those of ``named_weights`` that are trained: the rest, which requires no gradient, stays as it was loaded."""
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
 def unrounded(tensor: Tensor) -> Tensor:
     """The ``Rounding`` that changes nothing."""
     return tensor

@@ -336,3 +336,48 @@ def test_a_state_that_is_none_is_refused():
     state = trainer.state_dict()
     with pytest.raises(CheckpointError, match="1 entries"):
         trainer.load_state_dict({**state, "optimizer.exp_avg.stranger": torch.zeros(1)})
+
+
+# ------------------------------------------------------------ frozen parameters
+
+FROZEN = ("embed_tokens.weight", "layers.0.")
+
+
+def half_frozen(model):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(FROZEN))
+    return model
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_frozen_parameters_keep_their_bits_and_the_others_train_as_ever(recompute):
+    samples = rewarded(make_groups(2, 3))
+    frozen, whole = (
+        build(model, recompute=recompute) for model in (half_frozen(tiny_model()), tiny_model())
+    )
+    gradient = {name: g.clone() for name, g in gradient_on(whole, samples).tensors.items()}
+    found = gradient_on(frozen, samples).tensors
+    trained = {name: g for name, g in gradient.items() if not name.startswith(FROZEN)}
+    EXACT.check(dict(found), trained)
+    before = weights_of(frozen.model)
+    for step in (0, 1):
+        train_on(frozen, rewarded(make_groups(2, 3, seed=step)))
+    for name, weight in weights_of(frozen.model).items():
+        assert torch.equal(weight, before[name]) == name.startswith(FROZEN), name
+    assert not any(name.split(".", 2)[-1].startswith(FROZEN) for name in frozen.state_dict())
+
+
+def test_a_resumed_trainer_of_some_parameters_goes_on_bit_for_bit():
+    model = half_frozen(tiny_model())
+    trainer = build(model)
+    train_steps(trainer, [0])
+    saved = weights_of(model), {name: t.clone() for name, t in trainer.state_dict().items()}
+    expected = train_steps(trainer, [1])
+    again = half_frozen(tiny_model(seed=9))
+    resumed = build(again)
+    again.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    assert train_steps(resumed, [1]) == expected
+    EXACT.check(weights_of(again), weights_of(model))
+    with pytest.raises(CheckpointError, match="same parameters frozen"):
+        build().load_state_dict(saved[1])
