@@ -26,7 +26,7 @@ from zerogap.ledger import ForwardScorer, Ledger, LedgerEntry
 from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
 from zerogap.run import Policy, load_policy
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 from zerogap.weights import WeightHistory
 
@@ -101,7 +101,7 @@ def old_weights(bench: Bench) -> LedgerEntry:
     config, history = bench.config, WeightHistory(1)
     history.remember(0, bench.policy.model)
     samples = bench.draw()
-    trainer = Trainer(
+    trainer = NativeTrainer(
         bench.policy.model,
         config.train,
         config.loss,
@@ -109,7 +109,7 @@ def old_weights(bench: Bench) -> LedgerEntry:
         vocab_limit=bench.policy.vocab_limit,
     )
     for _ in range(NUM_STEPS):
-        trainer.step(samples)
+        trainer.step(trainer.plan(samples))
     return bench.audit(samples, version=NUM_STEPS, history=history)
 
 

@@ -28,7 +28,7 @@ from zerogap.engine import Engine
 from zerogap.kernels import kernel_report
 from zerogap.ledger import ForwardScorer, Ledger
 from zerogap.run import Policy, load_policy
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import GenerateRequest, Sample
 from zerogap.weights import weight_fingerprint
 
@@ -57,7 +57,7 @@ def steps(config: RunConfig) -> Iterator[dict[str, float]]:
     policy = load_policy(config.model, seed=0)
     policy.probe()
     engine, draw = policy.engine(config.engine, seed=0), drawing(config, policy)
-    trainer = Trainer(
+    trainer = NativeTrainer(
         policy.model,
         config.train,
         config.loss,

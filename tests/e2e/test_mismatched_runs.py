@@ -10,7 +10,7 @@ from zerogap.audit import audit_step
 from zerogap.capsule import make_capsule
 from zerogap.errors import CheckpointError, MismatchError, NumericsError
 from zerogap.obs import GAP_SOURCES, read_jsonl
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.train.optimizer import Optimizer
 
 pytestmark = pytest.mark.e2e
@@ -172,7 +172,7 @@ def test_an_alarm_may_stop_the_run_and_saves_it(tmp_path):
 def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_before_it(
     tmp_path, monkeypatch
 ):
-    plain = Trainer.step
+    plain = NativeTrainer.step
 
     def step(self, *args, **named):
         if self._num_steps == 2:
@@ -180,7 +180,7 @@ def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_
             raise NumericsError(msg)
         return plain(self, *args, **named)
 
-    monkeypatch.setattr(Trainer, "step", step)
+    monkeypatch.setattr(NativeTrainer, "step", step)
     with pytest.raises(NumericsError, match="not finite"):
         make_run(tmp_path / "run", steps=5, run__checkpoint_every="0")
     (alarm,) = read_jsonl(tmp_path / "run" / "alarms.jsonl")

@@ -7,7 +7,7 @@ import numpy as np
 from helpers.tiny_engine import prompt, request
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.models import CausalLM
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import GenerateOutput, GenerateRequest, Sample
 
 # Few pages (10 of 16 tokens) for 9 sequences of 21 + 20 tokens: some must be retracted.
@@ -46,10 +46,10 @@ def samples_of(outputs: Sequence[GenerateOutput], temperature: float) -> list[Sa
     ]
 
 
-def trainer_of(model: CausalLM, **config: object) -> Trainer:
+def trainer_of(model: CausalLM, **config: object) -> NativeTrainer:
     """A trainer of a few steps; ``config`` are fields of ``TrainConfig``."""
     values = {"learning_rate": 1e-3, "max_grad_norm": 1.0} | config
-    return Trainer(
+    return NativeTrainer(
         model,
         TrainConfig(**values),
         GRPOLossConfig(),

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from helpers.tiny_models import tiny_model
-from helpers.train_batches import VOCAB, make_groups, rewarded
+from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 from zerogap.config.corrections import CorrectionsConfig, MaskCorrection, WeightCorrection
 from zerogap.config.loss import (
     CISPOLossConfig,
@@ -26,7 +26,7 @@ from zerogap.config.loss import (
     SFTLossConfig,
 )
 from zerogap.config.train import TrainConfig
-from zerogap.train import Teacher, Trainer, TrainMetrics
+from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample, Source
 
 IN_REWARD = KLConfig(kind="k1", coefficient=0.1, place="reward")
@@ -104,20 +104,20 @@ def as_reference_answer(sample: Sample, *, reward: float) -> Sample:
 
 def score(samples: Sequence[Sample]) -> list[np.ndarray]:
     """By the model that ``trainer_of`` trains."""
-    trainer = Trainer(
+    trainer = NativeTrainer(
         tiny_model("qwen3"), TrainConfig(), GRPOLossConfig(), total_steps=1, vocab_limit=VOCAB
     )
     return trainer.score(samples)
 
 
-def trainer_of(case: Case, **train: object) -> Trainer:
+def trainer_of(case: Case, **train: object) -> NativeTrainer:
     """A trainer of ``tiny_model("qwen3")``; reference, teacher and critic are other models.
 
     The weights stay as they are, unless a learning rate is given.
     """
     settings = {"learning_rate": 0.0, "max_grad_norm": 1e9, "micro_batch_tokens": 10_000}
     is_distillation = isinstance(case.loss, DistillationLossConfig)
-    trainer = Trainer(
+    trainer = NativeTrainer(
         tiny_model("qwen3"),
         TrainConfig(**settings | dict(case.train) | train),
         case.loss,
@@ -142,7 +142,7 @@ def gradients_of(
 ) -> tuple[dict[str, torch.Tensor], TrainMetrics]:
     """(gradient by name, a critic's among them; metrics) of one step."""
     trainer = trainer_of(case, **train)
-    metrics = trainer.step(samples_for(case.loss) if samples is None else samples)
+    metrics = train_on(trainer, samples_for(case.loss) if samples is None else samples)
     found = {name: p.grad for name, p in trainer.model.named_parameters()}
     if trainer.critic is not None:
         found |= {f"critic.{n}": p.grad for n, p in trainer.critic.model.named_parameters()}

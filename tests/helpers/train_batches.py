@@ -1,9 +1,11 @@
 """Samples for tests of packing and training, within the vocabulary of ``tiny_models``."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from zerogap.train import StepGradient, Trainer, TrainMetrics
 from zerogap.types import Outcome, Sample, Source
 
 VOCAB = 97
@@ -66,6 +68,17 @@ def rewarded(
     given = np.random.default_rng(seed).normal(size=len(samples)) if rewards is None else rewards
     pairs = zip(samples, given, strict=True)
     return [s.scored(float(r)) if s.outcome.is_valid else s for s, r in pairs]
+
+
+def train_on(trainer: Trainer, samples: Sequence[Sample], **how: Any) -> TrainMetrics:
+    """Plan a step on these samples and do it; ``how`` goes to ``Trainer.plan``, progress to both."""
+    plan = trainer.plan(samples, **how)
+    return trainer.step(plan, on_progress=how.get("on_progress"))
+
+
+def gradient_on(trainer: Trainer, samples: Sequence[Sample]) -> StepGradient:
+    """The gradient of the first update of a step on these samples."""
+    return trainer.gradient(trainer.plan(samples))
 
 
 def standard_scores(samples: Sequence[Sample]) -> list[float]:

@@ -23,6 +23,7 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import tiny_engine
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT
+from helpers.train_batches import train_on
 
 from zerogap import kernels
 from zerogap.kernels.native import native
@@ -102,7 +103,7 @@ def test_the_engines_decode_is_its_prefill(model, engine):
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_a_step_finds_the_engines_log_probs_however_it_is_packed(model, packing):
     samples, decoded = rollout_of(model)
-    trained = trainer_of(model, **PACKINGS[packing]).step(samples)
+    trained = train_on(trainer_of(model, **PACKINGS[packing]), samples)
     EXACT.check(sampled(trained.old_log_probs, samples), decoded)
     assert trained.gap.max == 0.0
 
@@ -111,8 +112,8 @@ def test_recomputation_changes_no_bit_of_the_weights(model):
     samples, _ = rollout_of(model)
     family, precision = model.config.family, model.precision
     again = tiny_model(family, precision=precision)
-    trainer_of(model).step(samples)
-    trainer_of(again, recompute=True).step(samples)
+    train_on(trainer_of(model), samples)
+    train_on(trainer_of(again, recompute=True), samples)
     EXACT.check(dict(again.named_parameters()), dict(model.named_parameters()))
 
 
@@ -121,7 +122,7 @@ def test_parameters_stay_in_the_models_precision_and_it_holds_after_they_have_mo
     engine, trainer = tiny_engine(model), trainer_of(model)
     for version in (1, 2):
         samples = samples_of(engine.generate(requests(1.0)), 1.0)
-        assert trainer.step(samples).gap.max == 0.0
+        assert train_on(trainer, samples).gap.max == 0.0
         engine.set_weight_version(version)
     assert any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
     if model.is_bf16:

@@ -14,6 +14,7 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import log_softmax, logits_of, request, tiny_engine
 from helpers.tiny_models import randomize, tiny_model
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
+from helpers.train_batches import train_on
 
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.data import reencode
@@ -23,7 +24,7 @@ from zerogap.kernels.native import native
 from zerogap.ledger import LedgerEntry, trained_gap
 from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 from zerogap.weights import WeightHistory
 
@@ -162,10 +163,10 @@ def test_the_gap_is_measured_whatever_the_old_log_probs_are(old):
     model = tiny_model("qwen3")
     samples = drawn(tiny_engine(in_bf16(model)))
     entry = entry_of(scorer_of(model), samples)
-    trainer = Trainer(
+    trainer = NativeTrainer(
         model, TrainConfig(old_log_probs=old), GRPOLossConfig(), total_steps=1, vocab_limit=97
     )
-    step = trainer.step(samples)
+    step = train_on(trainer, samples)
     assert entry.metrics()["gap/total/mean"] > 1e-3
     assert trained_gap(samples, step.old_log_probs).get("gap/trained/max") != 0.0
 

@@ -8,12 +8,14 @@ import torch
 from helpers.loss_cases import CASES, Case, gradients_of, samples_for, trainer_of
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
+from helpers.train_batches import train_on
 
 from zerogap.config.loss import DPOLossConfig
 from zerogap.errors import NumericsError
 from zerogap.train import objective as objective_module
+from zerogap.train import planning as planning_module
 from zerogap.train import policy_gradient as policy_gradient_module
-from zerogap.train import preparation as preparation_module
+from zerogap.train import requirements as requirements_module
 
 LAYOUTS = {
     "one sample a micro-batch": {"micro_batch_tokens": 1, "share_prompts": False},
@@ -87,16 +89,15 @@ def test_preferences_of_another_update_would_be_noticed(monkeypatch):
     gradient, _ = gradients_of(case)
     honest = policy_gradient_module.weigh_preferences
 
-    def stale(step, is_member_B, loss):
-        step.log_probs_S += np.float32(0.01) * (step.record_S % 2)
-        return honest(step, is_member_B, loss)
+    def stale(plan, log_probs_S, update, loss):
+        return honest(plan, log_probs_S + 0.01 * (plan.tokens.record_S % 2), update, loss)
 
     monkeypatch.setattr(policy_gradient_module, "weigh_preferences", stale)
     with planted_fault("sums of other weights"):
         check_gradient(case, gradients_of(case)[0], gradient)
 
 
-RATIOS = [name for name, case in CASES.items() if objective_module.has_policy_ratio(case.loss)]
+RATIOS = [name for name, case in CASES.items() if requirements_module.has_policy_ratio(case.loss)]
 
 
 @pytest.mark.parametrize("num_updates", [1, 3])
@@ -120,7 +121,7 @@ def trained(trainer, case, steps):
     samples, losses = samples_for(case.loss), []
     for step in steps:
         order = np.random.default_rng(step).permutation(len(samples))
-        metrics = trainer.step([samples[i] for i in order])
+        metrics = train_on(trainer, [samples[i] for i in order])
         losses.append((metrics.loss, metrics.grad_norm, metrics.critic, metrics.preferences))
     return {n: p.detach().clone() for n, p in trainer.model.named_parameters()}, losses
 
@@ -174,13 +175,11 @@ def test_what_is_masked_may_be_anything(name):
 
 @pytest.mark.parametrize("name", ["grpo, corrected", "ppo", "reinforce_pp", "dpo"])
 def test_masked_tokens_that_take_part_would_be_noticed(name, monkeypatch):
-    honest = preparation_module.StepState
+    class Leaky(planning_module.StepTokens):
+        @property
+        def trains_S(self):
+            return self.index.spread(self.who.is_kept_B)
 
-    def leaky(*args, **kwargs):
-        step = honest(*args, **kwargs)
-        step.trains_S |= step.index.spread(step.who.is_kept_B)
-        return step
-
-    monkeypatch.setattr(preparation_module, "StepState", leaky)
+    monkeypatch.setattr(planning_module, "StepTokens", Leaky)
     with pytest.raises(NumericsError, match=r"of rollout g\d/\d, position 0 is nan"):
         gradients_of(CASES[name])

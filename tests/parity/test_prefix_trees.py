@@ -6,13 +6,13 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT_NORM
-from helpers.train_batches import VOCAB, make_sample, make_trees, rewarded
+from helpers.train_batches import VOCAB, make_sample, make_trees, rewarded, train_on
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
-from zerogap.train import plan as plan_module
+from zerogap.train import packing as packing_module
 
 ROOMY = 10_000
 
@@ -20,7 +20,7 @@ ROOMY = 10_000
 def trained(samples, *, family="qwen3", loss=None, **config):
     """(gradient by name, metrics) of one step whose weights stay as they are."""
     model, loss = tiny_model(family), loss or GRPOLossConfig()
-    trainer = Trainer(
+    trainer = NativeTrainer(
         model,
         TrainConfig(learning_rate=0.0, max_grad_norm=1e9, **{"micro_batch_tokens": ROOMY, **config}),
         loss,
@@ -28,7 +28,7 @@ def trained(samples, *, family="qwen3", loss=None, **config):
         vocab_limit=VOCAB,
         reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
     )  # fmt: skip
-    metrics = trainer.step(rewarded(samples, seed=len(samples)))
+    metrics = train_on(trainer, rewarded(samples, seed=len(samples)))
     return {name: p.grad for name, p in model.named_parameters()}, metrics
 
 
@@ -87,7 +87,7 @@ def test_temperatures_that_differ_within_a_group_are_kept_apart():
 
 
 def with_faulty_packing(monkeypatch, fault):
-    honest = plan_module.pack
+    honest = packing_module.pack
 
     def faulty(*args, share_prompts, **kwargs):
         batches = honest(*args, share_prompts=share_prompts, **kwargs)
@@ -95,7 +95,7 @@ def with_faulty_packing(monkeypatch, fault):
             fault(batch)
         return batches
 
-    monkeypatch.setattr(plan_module, "pack", faulty)
+    monkeypatch.setattr(packing_module, "pack", faulty)
 
 
 def test_a_branch_that_reads_another_branchs_key_would_be_noticed(monkeypatch):

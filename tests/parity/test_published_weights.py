@@ -11,12 +11,13 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import prompt, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
+from helpers.train_batches import train_on
 
 from zerogap.config import GRPOLossConfig, TrainConfig
 from zerogap.foreign import TransformersGenerator
 from zerogap.kernels import round_bf16
 from zerogap.models import CausalLM
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 from zerogap.weights import (
     CopiedWeights,
@@ -37,10 +38,11 @@ class TwoSides:
 
     def __init__(self, family: str, *, is_tied: bool):
         self.model = tiny_model(family, tie_word_embeddings=is_tied)
-        self.engine = tiny_engine(tiny_model(family, tie_word_embeddings=is_tied, seed=9))
+        self.engines_model = tiny_model(family, tie_word_embeddings=is_tied, seed=9)
+        self.engine = tiny_engine(self.engines_model)
         self.versions = WeightVersions()
         self.publisher = Publisher(CopiedWeights(self.model), self.engine, self.versions)
-        self.trainer = Trainer(
+        self.trainer = NativeTrainer(
             self.model,
             TrainConfig(learning_rate=1e-3),
             GRPOLossConfig(),
@@ -61,7 +63,7 @@ class TwoSides:
     def check(self) -> None:
         """Digests and the log-probs of every sampled token, bit for bit."""
         EXACT.check(self.engine_scores(), self.trainer_scores())
-        assert self.engine.weight_digest() == digest_weights(named_weights(self.model))
+        assert self.engine.digest() == digest_weights(named_weights(self.model))
 
 
 @pytest.mark.parametrize(("family", "is_tied"), FAMILIES)
@@ -74,7 +76,7 @@ def test_each_tensor_that_is_not_sent_shows_in_the_digest_by_name_and_in_the_log
         before = sides.engine_scores()
         perturb(tensor)
         trained = digest_weights(named_weights(sides.model))
-        assert sides.engine.weight_digest().differences(trained) == (name,)
+        assert sides.engine.digest().differences(trained) == (name,)
         with planted_fault(f"{name} is not sent"):
             EXACT.check(sides.engine_scores(), sides.trainer_scores())
         sides.publisher.publish(version)
@@ -96,9 +98,9 @@ def test_the_cases_cover_every_kind_of_tensor():
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "layers.0.qkv.bias"])
 def test_a_tensor_that_is_changed_in_the_engine_alone_shows_too(name):
     sides = TwoSides("qwen2", is_tied=True)
-    perturb(sides.engine.read_weights()[name])
+    perturb(named_weights(sides.engines_model)[name])
     trained = digest_weights(named_weights(sides.model))
-    assert sides.engine.weight_digest().differences(trained) == (name,)
+    assert sides.engine.digest().differences(trained) == (name,)
     with planted_fault("the engine's own tensor is another"):
         sides.check()
     sides.publisher.publish(1)
@@ -110,7 +112,7 @@ def test_weights_that_change_while_the_engines_memory_is_away_are_the_ones_it_wa
     before = sides.engine_scores()
     sides.engine.release_memory_occupation()
     scored = [sample.scored(float(i)) for i, sample in enumerate(sides.samples)]
-    sides.trainer.step(scored)
+    train_on(sides.trainer, scored)
     published = sides.publisher.publish(1)
     sides.engine.resume_memory_occupation()
     assert published.digest.hex == weight_fingerprint(sides.model) == sides.versions.digest_of(1)

@@ -4,23 +4,25 @@ The reference knows no layout: each sample alone through the model, a full log_s
 """
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from helpers.loss_cases import CASES, samples_for, trainer_of
 from helpers.packed_rows import PackedRows
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
-from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT
-from helpers.train_batches import VOCAB, make_groups, rewarded, standard_scores
+from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
+from helpers.train_batches import VOCAB, make_groups, rewarded, standard_scores, train_on
 
-from zerogap.config.loss import GRPOLossConfig, KLConfig
+from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
-from zerogap.train import plan as plan_module
-from zerogap.train import preparation as preparation_module
-from zerogap.train.attention import PackedAttention
+from zerogap.train import packing as packing_module
+from zerogap.train import planning as planning_module
+from zerogap.train.forward import PackedAttention
 
 DENOMINATORS = {
     "token": {"denominator": "token"},
@@ -43,7 +45,7 @@ def gradient_of(samples=SAMPLES, *, family="qwen3", loss=None, **train):
     """(gradient by name, metrics) of one step; the weights stay as they are."""
     model = tiny_model(family)
     loss = loss or GRPOLossConfig()
-    trainer = Trainer(
+    trainer = NativeTrainer(
         model,
         TrainConfig(
             learning_rate=0.0, max_grad_norm=1e9, **{"micro_batch_tokens": 10_000, **train}
@@ -53,7 +55,7 @@ def gradient_of(samples=SAMPLES, *, family="qwen3", loss=None, **train):
         vocab_limit=VOCAB,
         reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
     )
-    metrics = trainer.step(samples)
+    metrics = train_on(trainer, samples)
     return {name: p.grad for name, p in model.named_parameters()}, metrics
 
 
@@ -169,8 +171,65 @@ def test_denominators_of_micro_batches_would_be_noticed(kind):
         GRADIENT.check({name: sum(part[name] for part in parts) for name in gradient}, gradient)
 
 
+# ------------------------------------------------------------ several processes
+
+
+def share_of(plan, leaves):
+    """What a process does that has these leaves: everybody else takes no part, and nothing else changes."""
+    tokens = plan.tokens
+    update_B = np.where(np.isin(plan.leaf_B, leaves), tokens.who.update_B, -1)
+    return replace(plan, tokens=replace(tokens, who=replace(tokens.who, update_B=update_B)))
+
+
+def with_local_denominators(share):
+    """The fault of a process that decides for itself what it divides by."""
+    is_mine_B = share.tokens.who.is_kept_B
+    num_mine = share.tokens.num_loss_tokens_B[is_mine_B].sum()
+    return replace(share, denominator_B=np.where(is_mine_B, float(num_mine), np.inf))
+
+
+def of_processes(case, plan, shares, *, fault=lambda share: share):
+    """(loss, gradient) of the first update: each process packs and computes its share, then the gradients are added."""
+    found = []
+    for leaves in shares:
+        process = trainer_of(case, micro_batch_tokens=50)
+        part = process.gradient(fault(share_of(plan, leaves)))
+        found.append((part.loss, {name: g.double() for name, g in part.tensors.items()}))
+    losses, gradients = zip(*found, strict=True)
+    return sum(losses), {name: sum(g[name] for g in gradients) for name in gradients[0]}
+
+
+@pytest.mark.parametrize("shares", [[[0], [1, 2]], [[2], [0], [1]], [[0, 1, 2], []]], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_processes_that_share_a_plan_add_up_to_one(name, shares):
+    case = CASES[name]
+    one = trainer_of(case)
+    plan = one.plan(samples_for(case.loss))
+    whole = one.gradient(plan)
+    loss, gradient = of_processes(case, plan, shares)
+    check_gradient(case, gradient, whole.tensors)
+    FP32_MODEL.check(loss, whole.loss)
+
+
+@pytest.mark.parametrize("name", ["grpo", "sft", "distillation, top_k"])
+def test_processes_that_divide_by_their_own_tokens_would_be_noticed(name):
+    case = CASES[name]
+    one = trainer_of(case)
+    plan = one.plan(samples_for(case.loss))
+    whole = one.gradient(plan)
+    with planted_fault("local denominators"):
+        _, gradient = of_processes(case, plan, [[0], [1, 2]], fault=with_local_denominators)
+        check_gradient(case, gradient, whole.tensors)
+
+
+def check_gradient(case, gradient, expected):
+    """To 1e-6, or where the terms of two answers to one prompt cancel, to that as one vector."""
+    tolerance = GRADIENT_NORM if isinstance(case.loss, DPOLossConfig) else GRADIENT
+    tolerance.check(gradient, expected)
+
+
 def with_faulty_packing(monkeypatch, fault):
-    honest = plan_module.pack
+    honest = packing_module.pack
 
     def faulty(*args, **kwargs):
         batches = honest(*args, **kwargs)
@@ -178,7 +237,7 @@ def with_faulty_packing(monkeypatch, fault):
             fault(batch)
         return batches
 
-    monkeypatch.setattr(plan_module, "pack", faulty)
+    monkeypatch.setattr(packing_module, "pack", faulty)
 
 
 def test_a_row_that_sees_a_sibling_would_be_noticed(monkeypatch):
@@ -198,14 +257,14 @@ def test_a_row_that_sees_a_sibling_would_be_noticed(monkeypatch):
 
 def test_a_sibling_without_gradient_would_be_noticed(monkeypatch):
     gradient, _ = gradient_of()
-    honest = preparation_module.decide_advantages
+    honest = planning_module.decide_advantages
 
     def forgetful(*args):
         found = honest(*args)
         found.column_S[len(SAMPLES[0]) : len(SAMPLES[0]) + len(SAMPLES[1])] = 0.0
         return found
 
-    monkeypatch.setattr(preparation_module, "decide_advantages", forgetful)
+    monkeypatch.setattr(planning_module, "decide_advantages", forgetful)
     with planted_fault("a sibling's gradient is dropped"):
         GRADIENT.check(gradient_of()[0], gradient)
 

@@ -18,6 +18,7 @@ from zerogap.weights import (
     WeightVersions,
     digest_weights,
     named_weights,
+    places_of,
     unrounded,
 )
 
@@ -39,8 +40,11 @@ class Sink:
                 raise OSError("the line is dead")
             self.held[name].copy_(tensor)
 
-    def read_weights(self):
-        return self.held
+    def digest(self):
+        return digest_weights(self.held)
+
+    def places(self):
+        return places_of(self.held)
 
     def end_weight_update(self, version):
         self.version = version

@@ -15,7 +15,7 @@ from zerogap.kernels import PAGE_SIZE, products
 from zerogap.kernels.roofline import Bandwidth, measure_bandwidth, measure_fma_peak
 from zerogap.models import Precision
 from zerogap.run import NumericsChoice, load_policy, return_free_memory, settle_numerics
-from zerogap.train import Trainer, TrainMetrics
+from zerogap.train import NativeTrainer, TrainMetrics
 from zerogap.types import GenerateOutput, GenerateRequest, Sample, SamplingParams
 from zerogap_bench.flops import PromptWork
 from zerogap_bench.gemm import Limit, measure_limit
@@ -130,7 +130,7 @@ class Step:
         self._rollout = Rollout(
             prepared=prepared, shapes=[shape], numerics=numerics, precision=precision
         )
-        self._trainer = Trainer(
+        self._trainer = NativeTrainer(
             self._rollout.policy.model,
             TrainConfig.model_validate(train),
             GRPOLossConfig(),
@@ -198,7 +198,7 @@ class Step:
         with _lap(seconds, "train"):
             engine.release_memory_occupation()
             with products(self._rollout.numerics.trainer):
-                metrics = self._trainer.step(samples)
+                metrics = self._trainer.step(self._trainer.plan(samples))
             return_free_memory()
         with _lap(seconds, "publish"):
             # Copies nothing: the engine reads the trainer's storage, and the old prefixes are dropped.

@@ -22,7 +22,7 @@ from zerogap.run.machine import (
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.progress import show_training
 from zerogap.run.trainers import build_trainer, exact_version
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.weights import WeightHistory, weight_fingerprint
 
 
@@ -31,7 +31,7 @@ class Rewound:
     """A run's policy and trainer, as they were after ``version`` steps."""
 
     policy: Policy
-    trainer: Trainer
+    trainer: NativeTrainer
     version: int
     is_proven: bool
     """Whether the run recorded this version's fingerprint (which is then equal, or there would be an error)."""
@@ -86,7 +86,7 @@ def _start_for(run: RecordedRun, version: int, older: frozenset[int]) -> int:
     return min(run.start_of(v) for v in reachable)
 
 
-def _load(run: RecordedRun, version: int) -> tuple[Policy, Trainer]:
+def _load(run: RecordedRun, version: int) -> tuple[Policy, NativeTrainer]:
     policy = load_policy(run.config.model, seed=run.config.run.seed)
     if run.config.numerics == "exact":
         policy.probe()  # decides how rows are multiplied, as it did in the run
@@ -98,7 +98,7 @@ def _load(run: RecordedRun, version: int) -> tuple[Policy, Trainer]:
 
 
 def _train_again(
-    run: RecordedRun, trainer: Trainer, step: int, *, last: int, progress: Progress
+    run: RecordedRun, trainer: NativeTrainer, step: int, *, last: int, progress: Progress
 ) -> None:
     samples = run.samples(step)
     if not run.trained(samples):
@@ -109,11 +109,9 @@ def _train_again(
         progress.phase(f"train again: step {step} of {last}", unit="rows") as phase,
         products(settings.products),
     ):
-        trainer.step(
-            samples,
-            exact_version=exact_version(run.config, step - 1, settings),
-            on_progress=show_training(phase),
-        )
+        show = show_training(phase)
+        known = exact_version(run.config, step - 1, settings)
+        trainer.step(trainer.plan(samples, exact_version=known, on_progress=show), on_progress=show)
     return_free_memory()
 
 

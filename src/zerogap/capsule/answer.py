@@ -58,11 +58,10 @@ def compute_answer(
     trainer.use_corrections(settings.corrections)
     label = f"loss and gradient of step {step}"
     with progress.phase(label, unit="rows") as phase, products(settings.products):
-        found = trainer.gradient(
-            samples,
-            exact_version=exact_version(config, step - 1, settings),
-            on_progress=show_training(phase),
-        )
+        show = show_training(phase)
+        known = exact_version(config, step - 1, settings)
+        plan = trainer.plan(samples, exact_version=known, on_progress=show)
+        found = trainer.gradient(plan, on_progress=show)
     return Answer(
         loss=found.loss,
         grad_norm=found.grad_norm,

@@ -1,6 +1,7 @@
 """The checks in order, each handed what it certifies: engines and trainers of one policy, over one batch of samples."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -21,6 +22,7 @@ from zerogap.kernels import products
 from zerogap.obs import Phase
 from zerogap.run.export import export_policy
 from zerogap.run.policy import load_policy
+from zerogap.train import TrainMetrics
 from zerogap.types import GenerateRequest, Sample
 from zerogap.weights import Publisher, SharedWeights, WeightVersions, digest_weights, named_weights
 
@@ -54,12 +56,15 @@ class Checks:
         ]
 
     def _identity(self, phase: Phase) -> Finding:
-        model, samples = self._subjects.policy.model, self._samples
-        # Two updates: the second one's ratio is against what was known before the first.
+        model = self._subjects.policy.model
+
+        def step(old: str) -> TrainMetrics:
+            # Two updates: the second one's ratio is against what was known before the first.
+            trainer = self._subjects.trainer(updates_per_step=2, old_log_probs=old)
+            return trainer.step(trainer.plan(self._samples, exact_version=0))
+
         steps = {
-            f"the {whose} log-probs": lambda old=old: self._subjects.trainer(
-                updates_per_step=2, old_log_probs=old
-            ).step(samples, exact_version=0)
+            f"the {whose} log-probs": partial(step, old)
             for whose, old in (("trainer's", "trainer"), ("engine's", "rollout"))
         }
         with products(self._subjects.trainer_products):
@@ -101,7 +106,9 @@ class Checks:
     def _fingerprints(self, phase: Phase) -> Finding:
         engine = self._subjects.engine()
         weights = named_weights(self._subjects.policy.model)
-        return check_fingerprints(weights, engine.read_weights, lambda w: digest_weights(w).hex)
+        return check_fingerprints(
+            weights, lambda: engine.digest().hex, lambda w: digest_weights(w).hex
+        )
 
     def _round_trips(self, phase: Phase) -> Finding:
         subjects, samples = self._subjects, self._samples

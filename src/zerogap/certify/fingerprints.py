@@ -11,18 +11,18 @@ Weights = Mapping[str, Tensor]
 
 
 def check_fingerprints(
-    trained: Weights, served: Callable[[], Weights], digest: Callable[[Weights], str]
+    trained: Weights, served: Callable[[], str], digest: Callable[[Weights], str]
 ) -> Finding:
     """Compare both sides, then change one bit of one tensor at a time.
 
     Args:
         trained: the trainer's tensors by name; one bit of each is changed and put back.
-        served: what the engine reads.
+        served: the engine's digest of what it reads.
         digest: of named tensors.
     """
     whole = digest(trained)
-    if digest(served()) != whole:
-        return Finding(is_kept=False, figure=f"the engine reads other weights ({digest(served())}) than the trainer holds ({whole})", cure="publish again; if they still differ, report it")  # fmt: skip
+    if (found := served()) != whole:
+        return Finding(is_kept=False, figure=f"the engine reads other weights ({found}) than the trainer holds ({whole})", cure="publish again; if they still differ, report it")  # fmt: skip
     unseen = [name for name, tensor in trained.items() if not _is_seen(name, tensor, digest)]
     if digest(trained) != whole:
         unseen.append("(a weight that was put back)")

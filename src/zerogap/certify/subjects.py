@@ -16,7 +16,7 @@ from zerogap.engine import Engine
 from zerogap.kernels import Products, products
 from zerogap.models import resolve_source
 from zerogap.run.policy import Policy, tokenizer_folder
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 
 _ROOM = {"kv_cache_tokens": 2048}
@@ -40,10 +40,10 @@ class Subjects:
         limits = EngineConfig.model_validate(given)
         return self.policy.engine(limits, seed=self.config.run.seed)
 
-    def trainer(self, **changes: Any) -> Trainer:  # noqa: ANN401 - values of [train]
+    def trainer(self, **changes: Any) -> NativeTrainer:  # noqa: ANN401 - values of [train]
         """One that learns nothing; ``changes`` are keys of [train]."""
         given = self.config.train.model_dump() | {"learning_rate": 0.0, "warmup_steps": 0} | changes
-        return Trainer(
+        return NativeTrainer(
             self.policy.model,
             TrainConfig.model_validate(given),
             self.loss(),

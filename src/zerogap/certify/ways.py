@@ -65,7 +65,7 @@ def layouts(
     def gradient(given: Sequence[Sample], **changes: Any) -> Mapping[str, Tensor]:  # noqa: ANN401 - values of [train]
         trainer = subjects.trainer(**{"updates_per_step": 1, "old_log_probs": "trainer"} | changes)
         with products(subjects.trainer_products):
-            return trainer.gradient(given).tensors
+            return trainer.gradient(trainer.plan(given)).tensors
 
     return {
         "all at once": lambda: gradient(samples, micro_batch_tokens=65_536),

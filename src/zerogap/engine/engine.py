@@ -1,6 +1,6 @@
 """The engine as its callers see it: whole requests, streams and scores of one model in this process."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +14,7 @@ from zerogap.errors import ConfigError, EngineStateError
 from zerogap.kernels import PAGE_SIZE
 from zerogap.models import CausalLM
 from zerogap.types import GenerateOutput, GenerateRequest
-from zerogap.weights import NamedWeights, WeightDigest, copy_weights, digest_weights
+from zerogap.weights import Place, WeightDigest, copy_weights, digest_weights, places_of
 
 
 class Engine(EngineCore):
@@ -184,13 +184,13 @@ class Engine(EngineCore):
                     self._scheduler.finish(sequence)
         return sequence.score.log_probs
 
-    def read_weights(self) -> NamedWeights:
-        """The tensors that forward passes read, by name; they may be the trainer's own."""
-        return self._read_weights()
-
-    def weight_digest(self) -> WeightDigest:
+    def digest(self) -> WeightDigest:
         """Which weights forward passes read now."""
-        return digest_weights(self.read_weights())
+        return digest_weights(self._read_weights())
+
+    def places(self) -> Mapping[str, Place]:
+        """Where the tensors lie that forward passes read, by name; they may be the trainer's own."""
+        return places_of(self._read_weights())
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Copy every tensor into the one of its name, in place: recorded passes stay valid.
@@ -202,7 +202,7 @@ class Engine(EngineCore):
         if not self.is_updating:
             msg = "write_weights outside of a weight update: if it failed half way, tokens would be drawn from two versions; call begin_weight_update() first"
             raise EngineStateError(msg)
-        copy_weights(weights, self.read_weights())
+        copy_weights(weights, self._read_weights())
 
     def _stream(self, request: GenerateRequest) -> Iterator[StreamedOutput]:
         # Again: an iterator may begin long after it was made.

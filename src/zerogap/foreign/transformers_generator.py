@@ -10,7 +10,7 @@ G siblings, C tokens of the longest completion, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from zerogap.engine import EngineStats, GenerateProgress
 from zerogap.errors import InvalidRequest, WeightSyncError
 from zerogap.foreign.transformers_draws import VocabLimit, log_probs_of_draws
-from zerogap.foreign.transformers_model import build_model, read_weights, write_weights
+from zerogap.foreign.transformers_model import build_model, digest_parameters, write_weights
 from zerogap.models import ModelConfig, Precision
 from zerogap.types import (
     FinishReason,
@@ -29,6 +29,7 @@ from zerogap.types import (
     SamplingParams,
     WeightVersionSpan,
 )
+from zerogap.weights import Place, WeightDigest
 
 _UNSUPPORTED: dict[str, object] = {
     "frequency_penalty": 0.0,
@@ -95,9 +96,13 @@ class TransformersGenerator:
         """
         write_weights(self._model, self._config, weights)
 
-    def read_weights(self) -> dict[str, Tensor]:
-        """What ``generate`` reads, put together again under the names of our model; fp32."""
-        return read_weights(self._model, self._config)
+    def digest(self) -> WeightDigest:
+        """Of what ``generate`` reads, put together again under the names of our model; fp32."""
+        return digest_parameters(self._model, self._config)
+
+    def places(self) -> Mapping[str, Place]:
+        """None: its tensors are other ones, with other names."""
+        return {}
 
     def end_weight_update(self, version: int) -> None:
         """The weights are whole: tokens carry ``version`` from now on."""

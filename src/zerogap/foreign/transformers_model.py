@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zerogap.errors import WeightSyncError
 from zerogap.models import ModelConfig, Precision, config_to_hf
 from zerogap.models.names import TensorRows, tensor_rows
+from zerogap.weights import WeightDigest, digest_tensor
 
 
 def build_model(config: ModelConfig, dtype: Precision) -> Any:  # noqa: ANN401 - transformers' own class
@@ -54,10 +55,16 @@ def write_weights(
             theirs[rows.hf_name].copy_(tensor[rows.start : rows.end])
 
 
-def read_weights(model: nn.Module, config: ModelConfig) -> dict[str, Tensor]:
-    """What transformers reads, put together again under the names of our model; fp32."""
+def digest_parameters(model: nn.Module, config: ModelConfig) -> WeightDigest:
+    """Of what transformers reads, one of our tensors put together after the other; fp32."""
     theirs = dict(model.named_parameters())
     parts: dict[str, list[Tensor]] = {}
     for rows in tensor_rows(config):
-        parts.setdefault(rows.parameter, []).append(theirs[rows.hf_name].detach().float())
-    return {name: torch.cat(tensors) for name, tensors in parts.items()}
+        parts.setdefault(rows.parameter, []).append(theirs[rows.hf_name].detach())
+    digests = {
+        name: digest_tensor(torch.cat([tensor.float() for tensor in tensors]))
+        for name, tensors in parts.items()
+    }
+    return WeightDigest(
+        digests, num_bytes=sum(t.numel() * 4 for tensors in parts.values() for t in tensors)
+    )

@@ -4,15 +4,15 @@ from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, Run
 from zerogap.errors import DataError, ModelError
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.versions import StepSettings
-from zerogap.train import Teacher, Trainer
+from zerogap.train import NativeTrainer, Teacher
 
 
-def build_trainer(config: RunConfig, policy: Policy) -> Trainer:
+def build_trainer(config: RunConfig, policy: Policy) -> NativeTrainer:
     """The recipe's trainer of the policy's model at step 0, with whatever frozen models its loss needs."""
     reference = None
     if config.loss.needs_reference:
         reference = load_policy(config.model, seed=config.run.seed).model
-    return Trainer(
+    return NativeTrainer(
         policy.model,
         config.train,
         config.loss,

@@ -203,9 +203,9 @@ class TrainingRun:
         ):
             # Until the next publish, an engine that shares the weights must not sample from half of an update.
             self.engine.begin_weight_update()
-            trained = machines.trainer.step(
-                samples, exact_version=machines.exact_version, on_progress=show_training(phase)
-            )
+            trainer, show = machines.trainer, show_training(phase)
+            plan = trainer.plan(samples, exact_version=machines.exact_version, on_progress=show)
+            trained = trainer.step(plan, on_progress=show)
             return_free_memory()
         add_train_metrics(metrics, trained)
         metrics.add_all(trained_gap(samples, trained.old_log_probs))

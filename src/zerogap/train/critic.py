@@ -6,8 +6,10 @@ R targets of a micro-batch, D model dim.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,12 +19,13 @@ from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError
 from zerogap.kernels import gradients_in_place, linear
 from zerogap.models import CausalLM
-from zerogap.train.attention import PackedAttention
+from zerogap.train.columns import StepMeter
+from zerogap.train.forward import PackedAttention
 from zerogap.train.optimizer import Optimizer
 from zerogap.train.packing import MicroBatch
-from zerogap.train.plan import UpdatePlan
+from zerogap.train.plan import StepPlan
 from zerogap.train.schedule import learning_rate_at
-from zerogap.train.step_state import StepState
+from zerogap.weights import trained_weights
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
@@ -52,6 +55,17 @@ class ValueModel(nn.Module):
         return value_T.index_select(0, batch.source_row_R)
 
 
+@dataclass(frozen=True, eq=False)
+class CriticUpdate:
+    """One update of a critic."""
+
+    loss: float
+    grad_norm: float
+    """Before clipping."""
+    is_clipped_S: np.ndarray
+    """bool [S]: targets whose value had moved too far to learn more."""
+
+
 class Critic:
     """Owns the value model and its optimizer."""
 
@@ -74,39 +88,34 @@ class Critic:
             keeps_masters=policy.is_bf16,
         )
 
-    def is_alone(self, step_number: int) -> bool:
-        """Whether this step (from 0) trains the critic and leaves the policy as it is."""
-        return step_number < self._config.warmup_steps
-
     @torch.no_grad()
-    def score(self, step: StepState, batches: Sequence[MicroBatch]) -> None:
-        """Write the values at the start of the step."""
-        with step.spans.span("values"):
-            for batch in batches:
-                step.values_S[step.index.slots(batch)] = self.model(batch).numpy()
-                step.advance("values", batch)
+    def values(self, batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, np.ndarray]]:
+        """Each micro-batch with the values before its targets, float32 [R]."""
+        for batch in batches:
+            yield batch, self.model(batch).numpy()
 
     def update(
-        self, step: StepState, update: UpdatePlan, *, step_number: int
-    ) -> tuple[float, float]:
-        """One update on the targets of the policy's: (loss, gradient norm before clipping).
+        self, plan: StepPlan, batches: Sequence[MicroBatch], meter: StepMeter
+    ) -> CriticUpdate:
+        """One update on the targets of the policy's.
 
         Args:
-            step: its returns are what is learned.
-            update: its micro-batches, those without a policy gradient too, and its denominator.
-            step_number: from 0; for the warm-up of the learning rate.
+            plan: its returns are what is learned.
+            batches: of the update, those without a policy gradient too.
+            meter: gets time and progress.
         """
         self._optimizer.zero_grad()
-        total = 0.0
-        with step.spans.span("critic"):
-            for batch in update.micro_batches:
-                loss = self._loss(step, update, batch)
+        total, is_clipped_S = 0.0, np.zeros(len(plan.tokens.trains_S), bool)
+        with meter.spans.span("critic"):
+            for batch in batches:
+                slots_R = plan.tokens.index.slots(batch)
+                loss, is_clipped_S[slots_R] = self._loss(plan, batch, slots_R)
                 with gradients_in_place():
                     loss.backward()
                 total += loss.item()
-                step.advance("critic", batch)
-            norm = self._optimizer.update(self._learning_rate(step_number))
-        return total, norm
+                meter.advance("critic", batch)
+            norm = self._optimizer.update(self._learning_rate(plan.step_number))
+        return CriticUpdate(total, norm, is_clipped_S)
 
     def _learning_rate(self, step_number: int) -> float:
         return learning_rate_at(
@@ -117,25 +126,29 @@ class Critic:
             total_steps=step_number + 1,
         )
 
-    def _loss(self, step: StepState, update: UpdatePlan, batch: MicroBatch) -> Tensor:
-        returns_S, slots_R = step.advantages.returns_S, step.index.slots(batch)
+    def _loss(
+        self, plan: StepPlan, batch: MicroBatch, slots_R: np.ndarray
+    ) -> tuple[Tensor, np.ndarray]:
+        """(the micro-batch's share of the loss, bool [R]: whose value had moved too far)."""
+        returns_S, values_S = plan.advantages.returns_S, plan.values_S
         assert returns_S is not None, "a critic learns from the returns that its values gave"
+        assert values_S is not None, "a critic learns from the returns that its values gave"
         mask_R = torch.ones(len(slots_R), dtype=torch.bool)
         surrogate = value_surrogate(
             self.model(batch, recompute=self._train.recompute).double(),
-            torch.from_numpy(step.values_S[slots_R]).double(),
+            torch.from_numpy(values_S[slots_R]).double(),
             torch.from_numpy(returns_S[slots_R]),
             mask_R,
             value_clip=self._config.value_clip,
-            name_token=lambda target: step.index.name(int(slots_R[target])),
+            name_token=lambda target: plan.tokens.index.name(int(slots_R[target])),
         )
-        step.is_value_clipped_S[slots_R] = surrogate.is_clipped_T.numpy()
-        denominator_R = torch.from_numpy(update.denominator_B[batch.sample_R])
-        return reduce_loss(surrogate.numerator_T, denominator_R, mask_R)
+        denominator_R = torch.from_numpy(plan.denominator_B[batch.sample_R])
+        loss = reduce_loss(surrogate.numerator_T, denominator_R, mask_R)
+        return loss, surrogate.is_clipped_T.numpy()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and the number of updates. Views: write or copy them before the next step."""
-        weights = {_MODEL + name: p.detach() for name, p in self.model.named_parameters()}
+        weights = {_MODEL + name: t for name, t in trained_weights(self.model).items()}
         moments = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
         return weights | moments
 
@@ -146,15 +159,14 @@ class Critic:
             CheckpointError: it belongs to another critic, or is none.
         """
         given = {n.removeprefix(_MODEL): t for n, t in state.items() if n.startswith(_MODEL)}
-        mine = dict(self.model.named_parameters())
+        mine = trained_weights(self.model)
         wrong = sorted(mine.keys() ^ given.keys())
         wrong += [name for name in mine.keys() & given.keys() if mine[name].shape != given[name].shape]  # fmt: skip
         if wrong:
             msg = f"the critic's state does not belong to this model: {len(wrong)} weights are missing, surplus or of another shape (first: {wrong[0]}); resume with the model and the loss that wrote it"
             raise CheckpointError(msg)
-        with torch.no_grad():
-            for name, parameter in mine.items():
-                parameter.copy_(given[name])
+        for name, weight in mine.items():
+            weight.copy_(given[name])
         self._optimizer.load_state_dict(
             {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
         )

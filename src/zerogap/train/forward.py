@@ -11,11 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.kernels import log_probs, log_probs_of
+from zerogap.kernels import PackedLayout, log_probs, log_probs_of, packed_attention
 from zerogap.models import CausalLM
-from zerogap.train.attention import PackedAttention
 from zerogap.train.packing import MicroBatch
 from zerogap.types import Sample, SamplingParams
+
+
+@dataclass(frozen=True)
+class PackedAttention:
+    """A ``models.Attention`` over rows that are all in this forward pass; keeps nothing between layers."""
+
+    layout: PackedLayout
+    scale: float
+
+    def __call__(self, layer: int, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> Tensor:
+        """What each row reads, [T, N, H]."""
+        return packed_attention(q_TNH, k_TKH, v_TKH, self.layout, scale=self.scale)
 
 
 @dataclass(frozen=True)

@@ -37,20 +37,9 @@ from zerogap.config.loss import (
     RLOOLossConfig,
     SFTLossConfig,
 )
+from zerogap.train.columns import StepColumns
 from zerogap.train.packing import MicroBatch
-from zerogap.train.requirements import has_policy_ratio
-from zerogap.train.step_state import StepState
-
-
-def samples_with_signal(step: StepState, loss: LossConfig) -> np.ndarray:
-    """Bool [B]: samples whose loss may have a gradient; that of the others is exactly 0."""
-    is_from_advantage = has_policy_ratio(loss) and not (
-        isinstance(loss, PolicyLoss) and loss.kl.kind != "none" and loss.kl.place == "loss"
-    )
-    if not is_from_advantage:
-        return step.who.is_kept_B
-    is_nonzero_S = step.trains_S & (step.advantages.column_S != 0)
-    return np.array([bool(nonzero.any()) for nonzero in step.index.split(is_nonzero_S)])
+from zerogap.train.plan import StepPlan
 
 
 @dataclass(frozen=True)
@@ -62,49 +51,60 @@ class Candidates:
     teacher_log_probs_RK: Tensor
 
 
+@dataclass(frozen=True)
+class BatchLoss:
+    """Of one micro-batch."""
+
+    total: Tensor
+    """Its share of the update's loss, float64 with gradient."""
+    found: dict[str, np.ndarray]
+    """Of each target, by its column of the step."""
+
+
 def micro_batch_loss(
     log_probs_R: Tensor,
-    step: StepState,
+    plan: StepPlan,
+    columns: StepColumns,
     batch: MicroBatch,
-    denominator_R: Tensor,
     loss: LossConfig,
     *,
-    off_policy_kl: float | None = None,
     candidates: Candidates | None = None,
-) -> Tensor:
-    """This micro-batch's share of the update's loss, float64 with gradient.
+) -> BatchLoss:
+    """A micro-batch's loss over the plan's denominators; reads the step's columns.
 
-    Reads and writes the step's columns. Importance weights multiply the policy's terms and not the penalty on the KL; what is
-    rejected is in neither. Arithmetic is in float64: it costs nothing beside the forward pass, and what remains of a layout's
-    rounding is the kernels'.
+    Importance weights multiply the policy's terms and not the penalty on the KL; what is rejected is in neither. Arithmetic
+    is in float64: it costs nothing beside the forward pass, and what remains of a layout's rounding is the kernels'.
     """
-    terms = _Terms(log_probs_R.double(), step, batch)
-    slots_R = terms.slots_R
+    terms = _Terms(log_probs_R.double(), plan, columns, batch)
     if candidates is not None and isinstance(loss, DistillationLossConfig):
         surrogate = terms.top_k(candidates, loss)
     else:
         surrogate = terms.surrogate(loss)
-    step.is_clipped_S[slots_R] = surrogate.is_clipped_T.numpy()
-    keep_R = terms.keep(off_policy_kl)
-    weight_R = None if step.corrections is None else terms.read(step.corrections.weight_S)
+    terms.found["is_clipped_S"] = surrogate.is_clipped_T.numpy()
+    keep_R = terms.keep(plan.off_policy_kl)
+    weight_R = None if plan.corrections is None else terms.read(plan.corrections.weight_S)
+    denominator_R = torch.from_numpy(plan.denominator_B[batch.sample_R])
     total = reduce_loss(surrogate.numerator_T, denominator_R, keep_R, weight_T=weight_R)
     if isinstance(loss, PolicyLoss) and loss.kl.kind != "none":
         kl_R = terms.kl(loss)
         if loss.kl.place == "loss":
             total = total + reduce_loss(loss.kl.coefficient * kl_R, denominator_R, keep_R)
-    return total
+    return BatchLoss(total, terms.found)
 
 
 class _Terms:
     """The targets of one micro-batch, as the formulas take them."""
 
-    def __init__(self, log_probs_R: Tensor, step: StepState, batch: MicroBatch) -> None:
-        self.step, self.log_probs_R = step, log_probs_R
-        self.slots_R = step.index.slots(batch)
+    def __init__(
+        self, log_probs_R: Tensor, plan: StepPlan, columns: StepColumns, batch: MicroBatch
+    ) -> None:
+        self.plan, self.columns, self.log_probs_R = plan, columns, log_probs_R
+        self.found: dict[str, np.ndarray] = {}
+        self.slots_R = plan.tokens.index.slots(batch)
         # Every target is a loss token: packing left the masked ones out.
         self.mask_R = torch.ones(len(self.slots_R), dtype=torch.bool)
         self.record_R = torch.from_numpy(batch.sample_R)
-        self.record_len_R = torch.from_numpy(step.num_loss_tokens_B[batch.sample_R])
+        self.record_len_R = torch.from_numpy(plan.tokens.num_loss_tokens_B[batch.sample_R])
 
     def read(self, column_S: np.ndarray) -> Tensor:
         """[R] of a column."""
@@ -112,13 +112,13 @@ class _Terms:
 
     def name(self, target: int) -> str:
         """For errors."""
-        return self.step.index.name(int(self.slots_R[target]))
+        return self.plan.tokens.index.name(int(self.slots_R[target]))
 
     def surrogate(self, loss: LossConfig) -> Surrogate:
         """The policy's terms of a loss on single log-probs."""
         new_R, mask_R, name = self.log_probs_R, self.mask_R, self.name
-        old_R = self.read(self.step.old_log_probs_S).double()
-        advantage_R = self.read(self.step.advantages.column_S)
+        old_R = self.read(self.columns.old_log_probs_S).double()
+        advantage_R = self.read(self.columns.advantages_S)
         match loss:
             case (
                 GRPOLossConfig()
@@ -175,38 +175,39 @@ class _Terms:
             direction=loss.direction,
             name_token=self.name,
         )
-        self.step.teacher_kl_S[self.slots_R] = kl_R.detach().numpy()
+        self.found["teacher_kl_S"] = kl_R.detach().numpy()
         return Surrogate(kl_R, torch.zeros_like(self.mask_R))
 
     def kl(self, loss: PolicyLoss) -> Tensor:
         """The estimate of the KL to the reference, with gradient."""
         assert loss.kl.kind != "none"
+        assert self.plan.ref_log_probs_S is not None, "a KL penalty has a reference"
         kl_R = kl_estimate(
             self.log_probs_R,
-            self.read(self.step.ref_log_probs_S).double(),
+            self.read(self.plan.ref_log_probs_S).double(),
             self.mask_R,
             kind=loss.kl.kind,
             name_token=self.name,
         )
-        self.step.kl_S[self.slots_R] = kl_R.detach().numpy()
+        self.found["kl_S"] = kl_R.detach().numpy()
         return kl_R
 
     def keep(self, off_policy_kl: float | None) -> Tensor:
         """Targets that are left in the numerators."""
-        step, keep_R = self.step, self.mask_R
-        if step.corrections is not None:
-            keep_R = self.read(step.corrections.keep_S)
+        plan, keep_R = self.plan, self.mask_R
+        if plan.corrections is not None:
+            keep_R = self.read(plan.corrections.keep_S)
         if off_policy_kl is None:
             return keep_R
         stays_R = off_policy_keep(
             self.log_probs_R,
-            self.read(step.old_log_probs_S).double(),
-            self.read(step.advantages.column_S),
+            self.read(self.columns.old_log_probs_S).double(),
+            self.read(self.columns.advantages_S),
             self.mask_R,
             self.record_R,
             self.record_len_R,
             max_kl=off_policy_kl,
             name_token=self.name,
         )
-        step.has_left_S[self.slots_R] = ~stays_R.numpy()
+        self.found["has_left_S"] = ~stays_R.numpy()
         return keep_R & stays_R

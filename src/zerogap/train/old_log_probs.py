@@ -4,130 +4,125 @@ The first update's are those of its own forward pass: no weight has changed, and
 Later updates need theirs before the first is applied; corrections need all of them before the first forward pass.
 
 Where engine and trainer agree to the bit, a sample that the present weights drew has them already: the engine reported them.
-They are taken over without a forward pass. A share of the micro-batches is scored all the same, and the first update's
+They are taken over without a forward pass. A share of the groups is scored all the same, and the first update's
 forward passes are compared too. One token that differs, and everything is scored: a claim that failed once is worth nothing.
-(If it is the first update's forward that shows it and corrections have been decided by then, it is counted.)
+(If it is the first update's forward that shows it and something rests on them by then, it is counted.)
+
+B samples, S all their tokens.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zerogap.models import CausalLM
-from zerogap.train.forward import scores
-from zerogap.train.metrics import OldLogProbAudit
-from zerogap.train.packing import MicroBatch
-from zerogap.train.step_state import StepState
+from zerogap.train.metrics import OldLogProbAudit, Score
+from zerogap.train.tokens import StepTokens
 from zerogap.types import Sample
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class OldLogProbs:
-    """Fills ``step.old_log_probs_S``, but for what the first update's own forward passes give.
+    """As they are known before the first update."""
 
-    ``score`` is called before the first update, ``settle`` once the forward passes of the first update are done and before
-    its gradient is applied.
-    """
-
+    own_S: np.ndarray
+    """float32 [S]: those that the policy computed."""
+    old_S: np.ndarray
+    """float32 [S]: what the policy ratio is taken against; NaN where the first update's own forward pass will give it."""
+    is_exact_S: np.ndarray
+    """bool [S]: tokens whose rollout log-probs should be the trainer's to the bit."""
+    is_taken_B: np.ndarray
+    """bool [B]: samples whose old ones are the engine's, without a forward pass."""
+    is_final: bool
+    """Advantages or corrections rest on them, so that they stay what they are."""
     audit: OldLogProbAudit
-    """What was found so far."""
 
-    def __init__(
-        self,
-        model: CausalLM,
-        step: StepState,
-        batches: Sequence[MicroBatch],
-        *,
-        exact_version: int | None,
-        audit_share: float,
-        seed: int,
-        vocab_limit: int,
-        is_needed_first: bool = False,
-    ) -> None:
-        """Decide which micro-batches need a forward pass.
 
-        Args:
-            model: the policy as it is at the start of the step.
-            step: writes its columns.
-            batches: of all tokens whose old log-prob must be known before the first update is applied.
-            exact_version: see ``Trainer.step``.
-            audit_share: in (0, 1]; of the micro-batches that could be taken over, at least one is scored.
-            seed: picks them.
-            vocab_limit: ids at or past it do not exist.
-            is_needed_first: all of them must be known after ``score``.
-        """
-        self._model, self._step, self._vocab_limit = model, step, vocab_limit
-        self._is_needed_first = is_needed_first
-        is_known_B = np.array([_is_drawn_by(s, exact_version) for s in step.samples])
-        self._is_known_S = step.index.spread(is_known_B)
-        """Tokens whose rollout log-probs should be the trainer's to the bit."""
-        could_take = [b for b, batch in enumerate(batches) if is_known_B[batch.sample_R].all()]
-        num_taken = len(could_take) - math.ceil(audit_share * len(could_take))
-        taken = set(np.random.default_rng(seed).permutation(could_take)[:num_taken].tolist())
-        self._scored = [batch for b, batch in enumerate(batches) if b not in taken]
-        self._taken = [batches[b] for b in sorted(taken)]
-        self.audit = OldLogProbAudit()
-        step.expect("old", self._scored)
+def from_the_engine(tokens: StepTokens) -> OldLogProbs:
+    """The engine's, whatever the trainer would find."""
+    own_S = tokens.index.new_column()
+    return OldLogProbs(
+        own_S=own_S,
+        old_S=np.where(tokens.trains_S, tokens.rollout_log_probs_S, own_S),
+        is_exact_S=np.zeros(len(own_S), bool),
+        is_taken_B=np.zeros(len(tokens.samples), bool),
+        is_final=True,
+        audit=OldLogProbAudit(),
+    )
 
-    def score(self) -> None:
-        """Forward passes over what cannot be taken over, and over what is audited."""
-        self._score(self._scored)
-        self._compare()
-        if self._is_needed_first:
-            self._take_or_score()
 
-    def settle(self) -> None:
-        """The first update's forward passes are done: look at what they say."""
-        if not self._taken:
-            return
-        self._compare()
-        if not self._is_needed_first:
-            self._take_or_score()
+def decide_old_log_probs(
+    tokens: StepTokens,
+    score: Score,
+    *,
+    is_wanted_B: np.ndarray,
+    leaf_B: np.ndarray,
+    exact_version: int | None,
+    audit_share: float,
+    seed: int,
+    is_final: bool,
+) -> OldLogProbs:
+    """Score what cannot be taken over, and what is audited; look at what that says.
 
-    def _take_or_score(self) -> None:
-        if self.audit.num_different:
-            self._step.expect("old", self._scored + self._taken)
-            self._score(self._taken)
-            self._compare()
-        else:
-            self._take()
+    Args:
+        tokens: of the step.
+        score: makes forward passes of the policy as it is at the start of the step.
+        is_wanted_B: bool [B]: samples whose old log-probs must be known before the first update is applied.
+        leaf_B: as the plan has it.
+        exact_version: see ``Trainer.plan``.
+        audit_share: in (0, 1]; of the leaves that could be taken over, at least one is scored.
+        seed: picks them.
+        is_final: something will rest on them before the first update.
+    """
+    is_exact_B = np.array([_is_drawn_by(sample, exact_version) for sample in tokens.samples])
+    is_exact_S = tokens.index.spread(is_exact_B)
+    taken = _pick(leaf_B, is_wanted_B, is_exact_B, audit_share=audit_share, seed=seed)
+    is_taken_B = is_wanted_B & np.isin(leaf_B, taken)
+    own_S = tokens.index.new_column()
+    if (is_scored_B := is_wanted_B & ~is_taken_B).any():
+        own_S = score("old", is_scored_B)
+    audit = compare(tokens, own_S, is_exact_S)
+    if audit.num_different and is_taken_B.any():
+        own_S = np.where(np.isnan(own_S), score("old", is_taken_B), own_S)
+        is_taken_B = np.zeros_like(is_taken_B)
+        audit = compare(tokens, own_S, is_exact_S)
+    is_taken_S = tokens.index.spread(is_taken_B) & tokens.trains_S
+    return OldLogProbs(
+        own_S=own_S,
+        old_S=np.where(is_taken_S, tokens.rollout_log_probs_S, own_S),
+        is_exact_S=is_exact_S,
+        is_taken_B=is_taken_B,
+        is_final=is_final,
+        audit=replace(audit, num_taken=int(is_taken_S.sum())),
+    )
 
-    def _score(self, batches: Sequence[MicroBatch]) -> None:
-        step = self._step
-        if not batches:
-            return
-        with step.spans.span("old"):
-            for batch, log_probs_R in scores(
-                self._model, batches, step.samples, vocab_limit=self._vocab_limit
-            ):
-                slots_R = step.index.slots(batch)
-                step.own_log_probs_S[slots_R] = step.old_log_probs_S[slots_R] = log_probs_R
-                step.advance("old", batch)
 
-    def _take(self) -> None:
-        step, num_taken = self._step, 0
-        for batch in self._taken:
-            slots_R = step.index.slots(batch)
-            step.old_log_probs_S[slots_R] = step.rollout_log_probs_S[slots_R]
-            num_taken += len(slots_R)
-        self.audit = replace(self.audit, num_taken=num_taken)
+def compare(tokens: StepTokens, own_S: np.ndarray, is_exact_S: np.ndarray) -> OldLogProbAudit:
+    """What the policy computed against what the engine reported, where the two should be the same bits."""
+    reported_S = tokens.rollout_log_probs_S
+    is_audited_S = is_exact_S & ~np.isnan(own_S)
+    different = np.flatnonzero(is_audited_S & (own_S != reported_S))
+    first = ""
+    if len(different):
+        at = int(different[0])
+        first = f"{tokens.index.name(at)}: the engine reported {reported_S[at]!s}, the trainer finds {own_S[at]!s}"
+    return OldLogProbAudit(
+        num_audited=int(is_audited_S.sum()), num_different=len(different), first_difference=first
+    )
 
-    def _compare(self) -> None:
-        step = self._step
-        ours_S, reported_S = step.own_log_probs_S, step.rollout_log_probs_S
-        is_audited_S = self._is_known_S & ~np.isnan(ours_S)
-        different = np.flatnonzero(is_audited_S & (ours_S != reported_S))
-        first = ""
-        if len(different):
-            at = int(different[0])
-            first = f"{step.index.name(at)}: the engine reported {reported_S[at]!s}, the trainer finds {ours_S[at]!s}"
-        self.audit = OldLogProbAudit(
-            num_taken=self.audit.num_taken,
-            num_audited=int(is_audited_S.sum()),
-            num_different=len(different),
-            first_difference=first,
-        )
+
+def _pick(
+    leaf_B: np.ndarray,
+    is_wanted_B: np.ndarray,
+    is_exact_B: np.ndarray,
+    *,
+    audit_share: float,
+    seed: int,
+) -> np.ndarray:
+    """The leaves that are taken over."""
+    could_take = np.setdiff1d(leaf_B[is_wanted_B], leaf_B[is_wanted_B & ~is_exact_B])
+    num_taken = len(could_take) - math.ceil(audit_share * len(could_take))
+    return np.random.default_rng(seed).permutation(could_take)[:num_taken]
 
 
 def _is_drawn_by(sample: Sample, version: int | None) -> bool:

@@ -1,7 +1,8 @@
-"""AdamW over a model's parameters, with gradient buffers that are reused and a state that is plain tensors.
+"""AdamW over those of a model's parameters that train, with a state that is plain tensors.
 
-Owns the ``.grad`` of every parameter (fp32, zeroed in place, never freed) and both moments (fp32, updated in
-place). Writes the parameters in place, so an engine that shares their storage has the new weights at once.
+Parameters that do not require a gradient get none, and no state. Gradients are what lies in ``.grad``, whoever put it there:
+``zero_grad`` zeroes in place what is there and makes what is not, and no other reference to it is kept. Both moments are
+fp32 and updated in place, as are the parameters, so an engine that shares their storage has the new weights at once.
 
 Parameters that hold bf16 values get masters: fp32 copies that take the updates, and the parameters are what bf16 can
 say of them. Above 1 bf16 goes in steps of 0.0078: an update of 1e-6 would be rounded away every time.
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from zerogap.errors import CheckpointError, NumericsError
+from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.kernels import round_bf16, round_bf16_
 
 _MASTERS = "master"
@@ -38,19 +39,23 @@ class Optimizer:
         """At update 0.
 
         Args:
-            model: whose parameters are trained.
+            model: its parameters that require a gradient are trained; that must not change later.
             betas: of AdamW.
             eps: of AdamW.
             weight_decay: of matrices.
             max_grad_norm: longer gradients are scaled down to it.
             keeps_masters: the parameters are bf16 values, and stay so.
+
+        Raises:
+            ConfigError: no parameter requires a gradient.
         """
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        if not self._parameters:
+            msg = "all parameters of the model are frozen: there is nothing to train; call requires_grad_(True) on those that should be"
+            raise ConfigError(msg)
         self._max_grad_norm = max_grad_norm
         self._num_updates = 0
         self._betas, self._eps, self._weight_decay = betas, eps, weight_decay
-        for parameter in self._parameters.values():
-            parameter.grad = torch.zeros_like(parameter)
         # Here and not at the first update, so that the state has all its entries at any time.
         self._moments = {
             moment: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
@@ -61,9 +66,12 @@ class Optimizer:
         }
 
     def zero_grad(self) -> None:
-        """Zero the gradient buffers in place."""
-        for gradient in self.gradients().values():
-            gradient.zero_()
+        """Begin an update: every gradient is there, and 0."""
+        for parameter in self._parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
 
     def update(self, learning_rate: float) -> float:
         """Clip and apply the accumulated gradient; returns its norm before clipping.
@@ -118,11 +126,9 @@ class Optimizer:
         )
 
     def gradients(self) -> dict[str, Tensor]:
-        """The buffer of each parameter: what was accumulated since ``zero_grad``, until ``update`` clips it."""
+        """Of each parameter, as it lies in ``.grad``: what was accumulated since ``zero_grad``, until ``update`` clips it."""
         lost = [name for name, parameter in self._parameters.items() if parameter.grad is None]
-        assert not lost, (
-            f"the gradient buffers of {lost} are gone: only the optimizer may clear .grad"
-        )
+        assert not lost, f"{lost} have no gradient: somebody cleared .grad after zero_grad()"
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
     def grad_norm(self) -> float:
@@ -162,7 +168,7 @@ class Optimizer:
             name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape
         ]
         if wrong:
-            msg = f"the optimizer state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model that wrote it"
+            msg = f"the optimizer state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model that wrote it, and the same parameters frozen"
             raise CheckpointError(msg)
         self._check_masters(state)
         self._num_updates = int(state["num_updates"])

@@ -78,6 +78,29 @@ def pack(
     return [_build(samples, targets, bin_) for bin_ in deal(bundles, max_rows)]
 
 
+def pack_members(
+    samples: Sequence[Sample], is_member_B: np.ndarray, *, max_rows: int, share_prompts: bool
+) -> list[MicroBatch]:
+    """Micro-batches of the loss tokens of some samples, bool [B]; ``sample_R`` counts in the whole list."""
+    targets = [s.loss_mask & is_in for s, is_in in zip(samples, is_member_B, strict=True)]
+    return pack(samples, targets, max_rows=max_rows, share_prompts=share_prompts)
+
+
+@dataclass(frozen=True)
+class UpdateBatches:
+    """An update's micro-batches."""
+
+    learning: list[MicroBatch]
+    """Forward and backward."""
+    watching: list[MicroBatch]
+    """Forward only."""
+
+    @property
+    def all(self) -> list[MicroBatch]:
+        """Both."""
+        return self.learning + self.watching
+
+
 def _rows_needed(sample: Sample, target_L: np.ndarray) -> int:
     if target_L.shape != sample.token_ids.shape:
         msg = f"rollout {sample.rollout_id}: a target mask of shape {target_L.shape} for {len(sample)} tokens; pass one flag a token"

@@ -1,72 +1,76 @@
-"""In which micro-batch a sample is computed, and what its loss terms are divided by.
+"""A step's plan: what is decided once over the whole train batch, before it is cut into micro-batches or divided.
 
-Everything that depends on the whole train batch is decided before the first micro-batch of the first update.
-B samples as they were given, in their order.
+A plan does not depend on how many processes carry it out, on their memory or on their packing. It holds samples and numpy
+arrays, which are read-only, so it can be pickled and sent. Whoever carries out a part of it takes whole leaves: the gradients
+of all leaves add up to that of the update, since every denominator is the update's.
+
+Letters: B samples as given, S all their tokens one after the other, P pairs, R targets of a micro-batch, T tokens of a sample.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 import numpy as np
 
-from zerogap.config.train import TrainConfig
-from zerogap.train.packing import MicroBatch, pack
+from zerogap.algorithms import Corrections
+from zerogap.train.advantages import Advantages
+from zerogap.train.old_log_probs import OldLogProbs
+from zerogap.train.tokens import StepTokens
 from zerogap.types import Sample
 
 
-@dataclass(frozen=True)
-class UpdatePlan:
-    """One optimizer update."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepPlan:
+    """One step, ready for its first update."""
 
-    learning: list[MicroBatch]
-    """Forward and backward."""
-    watching: list[MicroBatch]
-    """Forward only: groups whose advantages are all 0 have a gradient of exactly 0, but count in the denominator
-    and in every statistic. Everything, while a critic is trained alone."""
-    is_member_B: np.ndarray
-    """bool [B]: the samples of its train batch."""
+    step_number: int
+    """Steps that the trainer had done: scores and advantages rest on its weights of then."""
+    tokens: StepTokens
+    """The samples, and which of them take part in which update."""
     denominator_B: np.ndarray
-    """float64 [B]: of the loss terms of each sample, over this update's train batch; infinite outside it."""
+    """float64 [B]: what the loss terms of each sample are divided by, over the whole of its update; infinite for no part."""
+    leaf_B: np.ndarray
+    """int64 [B]: samples with one number belong together (a group: they share rows, and a preference compares them)."""
+    learns_B: np.ndarray
+    """bool [B]: the rest takes part without a gradient: groups whose advantages are all 0 have one of exactly 0, but count
+    in the denominators and in every statistic. Nobody learns while a critic trains alone."""
+    advantages: Advantages
+    old: OldLogProbs
+    ref_log_probs_S: np.ndarray | None
+    """float32 [S]: the reference's, where the loss has one."""
+    values_S: np.ndarray | None
+    """float32 [S]: a critic's, before each token."""
+    corrections: Corrections | None
+    """Weights and rejections, where they are switched on."""
+    off_policy_kl: float | None
+    """``corrections.off_policy_kl``."""
+    pairs_P2: np.ndarray | None
+    """int64 [P, 2]: (preferred, other), where answers are compared."""
+    trains_policy: bool
+    """False while a critic trains alone."""
+
+    def __post_init__(self) -> None:
+        _lock(self)
 
     @property
-    def micro_batches(self) -> list[MicroBatch]:
-        """All of them."""
-        return self.learning + self.watching
+    def samples(self) -> Sequence[Sample]:
+        """As given."""
+        return self.tokens.samples
+
+    @property
+    def num_updates(self) -> int:
+        """Of the step."""
+        return self.tokens.who.num_updates
+
+    def is_member_B(self, update: int) -> np.ndarray:
+        """Bool [B]: the samples of an update's train batch."""
+        return self.tokens.who.update_B == update
 
 
-def plan_update(
-    samples: Sequence[Sample],
-    is_member_B: np.ndarray,
-    has_signal_B: np.ndarray,
-    *,
-    config: TrainConfig,
-    denominator_B: np.ndarray,
-) -> UpdatePlan:
-    """One update of the samples in ``is_member_B``.
-
-    Args:
-        samples: as given to the step.
-        is_member_B: bool [B]: who trains in this update.
-        has_signal_B: bool [B]: samples whose loss may have a gradient; their whole group learns.
-        config: for packing.
-        denominator_B: as the plan has it.
-    """
-    learns = {
-        s.group_id for s, signal in zip(samples, has_signal_B & is_member_B, strict=True) if signal
-    }
-    learns_B = is_member_B & np.array([sample.group_id in learns for sample in samples])
-    return UpdatePlan(
-        learning=pack_members(samples, learns_B, config),
-        watching=pack_members(samples, is_member_B & ~learns_B, config),
-        is_member_B=is_member_B,
-        denominator_B=denominator_B,
-    )
-
-
-def pack_members(
-    samples: Sequence[Sample], is_member_B: np.ndarray, config: TrainConfig
-) -> list[MicroBatch]:
-    """Micro-batches of the loss tokens of some samples; they count in the whole list."""
-    targets = [s.loss_mask & is_in for s, is_in in zip(samples, is_member_B, strict=True)]
-    max_rows = config.micro_batch_tokens
-    return pack(samples, targets, max_rows=max_rows, share_prompts=config.share_prompts)
+def _lock(record: object) -> None:
+    """Make a record's arrays read-only."""
+    for value in vars(record).values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        elif is_dataclass(value):
+            _lock(value)

@@ -10,7 +10,7 @@ import numpy as np
 from zerogap.algorithms import DPOTerms, dpo_coefficients, record_sums
 from zerogap.config.loss import DPOLossConfig
 from zerogap.errors import DataError
-from zerogap.train.step_state import StepState
+from zerogap.train.plan import StepPlan
 from zerogap.types import Sample
 
 
@@ -35,29 +35,37 @@ def preference_pairs(samples: Sequence[Sample], is_member_B: np.ndarray) -> np.n
     return np.array(pairs)
 
 
-def weigh_preferences(step: StepState, is_member_B: np.ndarray, loss: DPOLossConfig) -> DPOTerms:
-    """The weight of each log-prob at the weights as they are now, into ``step.advantages`` (with its sign turned).
+def weigh_preferences(
+    plan: StepPlan, log_probs_S: np.ndarray, update: int, loss: DPOLossConfig
+) -> DPOTerms:
+    """What an update does with each record of its pairs, at the weights as they are now.
 
-    ``step.log_probs_S`` and ``step.ref_log_probs_S`` must hold the members' log-probs.
+    Args:
+        plan: of the step; has the reference's log-probs.
+        log_probs_S: float32 [S]: the policy's of the update's members, as they are now.
+        update: its number.
+        loss: how strongly, and how many pairs are taken to be wrong.
     """
-    members_S = step.trains_S & step.index.spread(is_member_B)
+    tokens = plan.tokens
+    assert plan.pairs_P2 is not None, "answers are compared"
+    assert plan.ref_log_probs_S is not None, "with a reference"
+    is_member_B = plan.is_member_B(update)
+    members_S = tokens.trains_S & tokens.index.spread(is_member_B)
 
     def sums(column_S: np.ndarray, what: str) -> np.ndarray:
         return record_sums(
             column_S,
             members_S,
-            step.record_S,
-            num_records=len(step.samples),
+            tokens.record_S,
+            num_records=len(tokens.samples),
             what=what,
-            name_token=step.index.name,
+            name_token=tokens.index.name,
         )
 
-    terms = dpo_coefficients(
-        sums(step.log_probs_S, "log-prob"),
-        sums(step.ref_log_probs_S, "reference log-prob"),
-        preference_pairs(step.samples, is_member_B),
+    return dpo_coefficients(
+        sums(log_probs_S, "log-prob"),
+        sums(plan.ref_log_probs_S, "reference log-prob"),
+        plan.pairs_P2[is_member_B[plan.pairs_P2[:, 0]]],
         beta=loss.beta,
         label_smoothing=loss.label_smoothing,
     )
-    step.advantages.column_S[members_S] = -step.index.spread(terms.coefficient_B)[members_S]
-    return terms

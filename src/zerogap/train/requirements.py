@@ -34,6 +34,19 @@ def needs_old_first(loss: LossConfig, corrections: CorrectionsConfig) -> bool:
     return corrections.needs_old_log_probs or is_in_reward or is_advantage
 
 
+def needs_teacher_scores(loss: LossConfig) -> bool:
+    """Whether the teacher's log-probs of the drawn tokens must be known before the first update."""
+    return isinstance(loss, DistillationLossConfig) and not is_top_k(loss)
+
+
+def is_gradient_from_advantage(loss: LossConfig) -> bool:
+    """Whether a sample whose advantages are all 0 has a gradient of exactly 0."""
+    has_penalty = (
+        isinstance(loss, PolicyLoss) and loss.kl.kind != "none" and loss.kl.place == "loss"
+    )
+    return has_policy_ratio(loss) and not has_penalty
+
+
 def denominator_of(loss: LossConfig) -> tuple[Denominator, int | None]:
     """Kind and constant for ``loss_denominators``.
 

@@ -8,7 +8,7 @@ from zerogap.models import CausalLM
 from zerogap.train.forward import scores
 from zerogap.train.packing import pack
 from zerogap.train.participants import check_ids
-from zerogap.train.token_index import TokenIndex
+from zerogap.train.tokens import TokenIndex
 from zerogap.types import Sample
 
 

@@ -1,6 +1,6 @@
 """A step's report, once every update is done."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,115 +12,131 @@ from zerogap.algorithms import (
     gap_statistics,
     policy_statistics,
 )
+from zerogap.train.columns import StepColumns
+from zerogap.train.critic import CriticUpdate
 from zerogap.train.metrics import (
     CriticMetrics,
     OldLogProbAudit,
     PreferenceMetrics,
     TrainMetrics,
 )
-from zerogap.train.step_state import StepState
+from zerogap.train.packing import UpdateBatches
+from zerogap.train.plan import StepPlan
+from zerogap.train.tokens import StepTokens
 
 
 def summarise(
-    step: StepState,
+    plan: StepPlan,
+    columns: StepColumns,
+    updates: Sequence[UpdateBatches],
     *,
     losses: Sequence[float],
     grad_norms: Sequence[float],
     critic: CriticMetrics | None,
+    preferences: Sequence[DPOTerms],
     audit: OldLogProbAudit,
     learning_rate: float,
     max_rows: int,
+    seconds: Mapping[str, float],
 ) -> TrainMetrics:
-    """What the step's columns say.
+    """What the step's columns say, once all of its updates are done.
 
     Args:
-        step: all of its updates are done.
+        plan: what was done.
+        columns: what was found.
+        updates: micro-batches of each.
         losses: one an update.
         grad_norms: one an update, before clipping; none where the critic learnt alone.
         critic: what it says of itself.
+        preferences: one an update, where answers are compared.
         audit: of the old log-probs that were taken over.
         learning_rate: of the updates.
         max_rows: ``train.micro_batch_tokens``.
+        seconds: by part.
     """
-    has_old_S = step.trains_S & ~np.isnan(step.old_log_probs_S)
-    batches = [batch for update in step.updates for batch in update.micro_batches]
-    watching = [batch for update in step.updates for batch in update.watching]
+    tokens = plan.tokens
+    has_old_S = tokens.trains_S & ~np.isnan(columns.old_log_probs_S)
+    batches = [batch for update in updates for batch in update.all]
+    watching = [batch for update in updates for batch in update.watching]
     num_rows = sum(batch.num_rows for batch in batches)
-    moved = _against_the_engine(step, step.log_probs_S)
+    moved = _against_the_engine(tokens, columns.log_probs_S)
     return TrainMetrics(
         loss=float(np.mean(losses)),
         grad_norm=max(grad_norms, default=0.0),
         learning_rate=learning_rate,
         policy=policy_statistics(
-            step.log_probs_S,
-            step.old_log_probs_S,
-            step.entropy_S,
-            step.is_clipped_S,
+            columns.log_probs_S,
+            columns.old_log_probs_S,
+            columns.entropy_S,
+            columns.is_clipped_S,
             has_old_S,
         ),
-        gap=_against_the_engine(step, step.own_log_probs_S),
-        corrections=_corrections(step, has_old_S),
-        off_policy_fraction=float(step.has_left_S[step.trains_S].mean()),
+        gap=_against_the_engine(tokens, columns.own_log_probs_S),
+        corrections=_corrections(plan, columns, has_old_S),
+        off_policy_fraction=float(columns.has_left_S[tokens.trains_S].mean()),
         kl_to_rollout=None if moved is None else moved.k3,
-        kl_to_reference=_mean(step.kl_S),
-        kl_to_teacher=_mean(step.teacher_kl_S),
+        kl_to_reference=_mean(columns.kl_S),
+        kl_to_teacher=_mean(columns.teacher_kl_S),
         critic=critic,
-        preferences=_preferences(step.preferences) if step.preferences else None,
-        groups=step.advantages.groups,
-        num_updates=len(step.updates),
-        num_samples=int(step.who.is_kept_B.sum()),
-        excluded=step.who.excluded,
-        num_loss_tokens=int(step.trains_S.sum()),
+        preferences=_preferences(preferences) if preferences else None,
+        groups=plan.advantages.groups,
+        num_updates=plan.num_updates,
+        num_samples=int(tokens.who.is_kept_B.sum()),
+        excluded=tokens.who.excluded,
+        num_loss_tokens=int(tokens.trains_S.sum()),
         num_micro_batches=len(batches),
         num_rows=num_rows,
         num_rows_without_gradient=sum(batch.num_rows for batch in watching),
         num_rows_saved=sum(batch.num_rows_saved for batch in batches),
         num_rows_repeated=sum(batch.num_rows_repeated for batch in batches),
         micro_batch_fill=num_rows / (len(batches) * max_rows),
-        seconds=step.spans.take_totals(),
-        old_log_probs=tuple(step.index.split(step.own_log_probs_S)),
-        advantages=tuple(step.index.split(step.advantages.column_S)),
+        seconds=seconds,
+        old_log_probs=tuple(tokens.index.split(columns.own_log_probs_S)),
+        advantages=tuple(tokens.index.split(columns.advantages_S)),
         audit=audit,
     )
 
 
-def summarise_critic(
-    step: StepState, updates: Sequence[tuple[float, float]], *, is_alone: bool
-) -> CriticMetrics:
-    """What a critic's values were worth; ``updates`` holds (loss, gradient norm) of each."""
-    returns_S = step.advantages.returns_S
-    assert returns_S is not None
-    return_U = returns_S[step.trains_S]
-    value_U = step.values_S[step.trains_S].astype(np.float64)
+def summarise_critic(plan: StepPlan, updates: Sequence[CriticUpdate]) -> CriticMetrics:
+    """What a critic's values were worth, and what it learned."""
+    returns_S, values_S, trains_S = plan.advantages.returns_S, plan.values_S, plan.tokens.trains_S
+    assert returns_S is not None, "a critic has returns"
+    assert values_S is not None, "a critic has values"
+    return_U = returns_S[trains_S]
+    value_U = values_S[trains_S].astype(np.float64)
+    is_clipped_S = np.any([update.is_clipped_S for update in updates], axis=0)
     spread = return_U.var()
     return CriticMetrics(
-        loss=float(np.mean([loss for loss, _ in updates])),
-        grad_norm=max(norm for _, norm in updates),
+        loss=float(np.mean([update.loss for update in updates])),
+        grad_norm=max(update.grad_norm for update in updates),
         value_mean=float(value_U.mean()),
         return_mean=float(return_U.mean()),
         explained_variance=float(1 - (return_U - value_U).var() / spread) if spread > 0 else None,
-        clip_fraction=float(step.is_value_clipped_S[step.trains_S].mean()),
-        is_alone=is_alone,
+        clip_fraction=float(is_clipped_S[trains_S].mean()),
+        is_alone=not plan.trains_policy,
     )
 
 
-def _against_the_engine(step: StepState, log_probs_S: np.ndarray) -> GapStatistics | None:
+def _against_the_engine(tokens: StepTokens, log_probs_S: np.ndarray) -> GapStatistics | None:
     """Over the trained tokens that an engine sampled and ``log_probs_S`` has; None if there are none."""
-    is_known_S = step.trains_S & ~np.isnan(log_probs_S) & (step.weight_version_S >= 0)
+    is_known_S = tokens.trains_S & ~np.isnan(log_probs_S) & (tokens.weight_version_S >= 0)
     if not is_known_S.any():
         return None
-    return gap_statistics(log_probs_S, step.rollout_log_probs_S, is_known_S)
+    return gap_statistics(log_probs_S, tokens.rollout_log_probs_S, is_known_S)
 
 
-def _corrections(step: StepState, has_old_S: np.ndarray) -> CorrectionStatistics | None:
+def _corrections(
+    plan: StepPlan, columns: StepColumns, has_old_S: np.ndarray
+) -> CorrectionStatistics | None:
     """What was decided, or where nothing was, what could have been."""
-    if step.corrections is not None:
-        return step.corrections.statistics
-    is_known_S = has_old_S & (step.weight_version_S >= 0)
+    if plan.corrections is not None:
+        return plan.corrections.statistics
+    tokens = plan.tokens
+    is_known_S = has_old_S & (tokens.weight_version_S >= 0)
     if not is_known_S.any():
         return None
     return correct_mismatch(
-        step.old_log_probs_S, step.rollout_log_probs_S, is_known_S, step.record_S
+        columns.old_log_probs_S, tokens.rollout_log_probs_S, is_known_S, tokens.record_S
     ).statistics
 
 

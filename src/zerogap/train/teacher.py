@@ -4,16 +4,17 @@ Its log-probs come from the trainer's own forward pass and head, at the temperat
 tokenizer that both share. R targets of a micro-batch, K ids a target.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from zerogap.errors import ConfigError
 from zerogap.kernels import top_k_log_probs
 from zerogap.models import CausalLM
-from zerogap.train.forward import ask, score_micro_batch
+from zerogap.train.forward import ask, scores
 from zerogap.train.packing import MicroBatch
 from zerogap.types import Sample
 
@@ -46,13 +47,11 @@ class Teacher:
             raise ConfigError(msg)
         self._model, self._vocab_limit = model, vocab_limit
 
-    @torch.no_grad()
-    def log_probs(self, micro_batch: MicroBatch, samples: Sequence[Sample]) -> Tensor:
-        """Of each target, float32 [R] in nats."""
-        log_probs_R, _ = score_micro_batch(
-            self._model, micro_batch, samples, vocab_limit=self._vocab_limit
-        )
-        return log_probs_R
+    def scores(
+        self, batches: Sequence[MicroBatch], samples: Sequence[Sample]
+    ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
+        """Each micro-batch with the log-probs of its targets, float32 [R] in nats."""
+        return scores(self._model, batches, samples, vocab_limit=self._vocab_limit)
 
     @torch.no_grad()
     def top_k(self, micro_batch: MicroBatch, samples: Sequence[Sample], k: int) -> TopK:

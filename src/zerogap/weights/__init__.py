@@ -7,10 +7,14 @@ generate; and for every version the digest that says which weights it stands for
 from zerogap.weights.copying import copy_weights
 from zerogap.weights.digest import (
     NamedWeights,
+    Place,
     Rounding,
     WeightDigest,
+    digest_tensor,
     digest_weights,
     named_weights,
+    places_of,
+    trained_weights,
     unrounded,
     weight_fingerprint,
 )
@@ -22,6 +26,7 @@ from zerogap.weights.versions import WeightVersions
 __all__ = [
     "CopiedWeights",
     "NamedWeights",
+    "Place",
     "Published",
     "Publisher",
     "Rounding",
@@ -32,8 +37,11 @@ __all__ = [
     "WeightSource",
     "WeightVersions",
     "copy_weights",
+    "digest_tensor",
     "digest_weights",
     "named_weights",
+    "places_of",
+    "trained_weights",
     "unrounded",
     "weight_fingerprint",
 ]

@@ -4,9 +4,10 @@ XXH3 with 128 bits: it guards against mistakes (a tensor that was never sent, se
 adversary. Bytes are taken as they are, so -0.0 differs from 0.0 and one NaN from another.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 import xxhash
@@ -18,6 +19,16 @@ NamedWeights = Mapping[str, Tensor]
 """Tensors by the trainer's names; they are the storage itself, not copies, unless a docstring says otherwise."""
 Rounding = Callable[[Tensor], Tensor]
 """Values of another precision in tensors of the same dtype; element by element."""
+
+
+class Place(NamedTuple):
+    """Where and how a tensor lies in memory: equal places hold equal values, whatever is written to one of them."""
+
+    device: torch.device
+    address: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,11 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Those of ``named_weights`` that are trained: the rest, which requires no gradient, stays as it was loaded."""
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
 def unrounded(tensor: Tensor) -> Tensor:
     """The ``Rounding`` that changes nothing."""
     return tensor
@@ -62,14 +78,14 @@ def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> 
     if not weights:
         msg = "a digest was asked of no tensors, and would agree with every other model that has none; pass the model's parameters by name"
         raise WeightSyncError(msg)
-    names_at: dict[Hashable, list[str]] = {}
+    names_at: dict[Place, list[str]] = {}
     # Large ones first: the threads then end together.
     for name in sorted(weights, key=lambda name: -weights[name].nbytes):
-        names_at.setdefault(place_of(weights[name]), []).append(name)
+        names_at.setdefault(_place_of(weights[name]), []).append(name)
     distinct = [weights[names[0]] for names in names_at.values()]
     # xxhash lets other threads run while it digests a large buffer.
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
-        found = list(pool.map(lambda tensor: _digest(rounding(tensor)), distinct))
+        found = list(pool.map(lambda tensor: digest_tensor(rounding(tensor)), distinct))
     digests = {
         name: digest
         for names, digest in zip(names_at.values(), found, strict=True)
@@ -83,21 +99,20 @@ def weight_fingerprint(model: nn.Module) -> str:
     return digest_weights(named_weights(model)).hex
 
 
-def place_of(tensor: Tensor) -> Hashable:
-    """Where and how a tensor lies in memory: equal places hold equal values, whatever is written to one of them."""
-    return tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+def places_of(weights: NamedWeights) -> dict[str, Place]:
+    """The place of each tensor, by name."""
+    return {name: _place_of(tensor) for name, tensor in weights.items()}
 
 
-def is_same_storage(ours: NamedWeights, theirs: NamedWeights) -> bool:
-    """Whether every name is at the same place on both sides, so that one digest speaks for both."""
-    return ours.keys() == theirs.keys() and all(
-        place_of(ours[name]) == place_of(theirs[name]) for name in ours
-    )
-
-
-def _digest(tensor: Tensor) -> str:
+def digest_tensor(tensor: Tensor) -> str:
+    """32 hexadecimal digits over dtype, shape and bytes."""
     whole = xxhash.xxh3_128(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
     # As bytes: numpy has no bf16.
     content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     whole.update(content.data)
     return whole.hexdigest()
+
+
+def _place_of(tensor: Tensor) -> Place:
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    return Place(tensor.device, tensor.data_ptr(), shape, stride, tensor.dtype)

@@ -1,12 +1,12 @@
 """From a trained version to one that is generated with: complete, checked on both sides, or not served at all.
 
-A ``WeightSink`` is whoever generates: our engine, or another one behind the same four calls. Between ``begin`` and
+A ``WeightSink`` is whoever generates: our engine, or another one behind the same calls, here or elsewhere. Between ``begin`` and
 ``end`` it refuses to generate. ``end`` is called only after a digest of what it reads agrees with what was to be
 served, so that any failure on the way leaves it refusing until a publish succeeds.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,13 +14,7 @@ from torch import Tensor
 
 from zerogap.errors import WeightSyncError
 from zerogap.weights.copying import named
-from zerogap.weights.digest import (
-    NamedWeights,
-    WeightDigest,
-    digest_weights,
-    is_same_storage,
-    unrounded,
-)
+from zerogap.weights.digest import Place, WeightDigest, digest_weights, places_of, unrounded
 from zerogap.weights.sources import WeightSource
 from zerogap.weights.versions import WeightVersions
 
@@ -36,10 +30,17 @@ class WeightSink(Protocol):
         """Take every tensor over, by the trainer's names, in place."""
         ...
 
-    def read_weights(self) -> NamedWeights:
-        """What generation reads now, by the trainer's names and in its dtypes.
+    def digest(self) -> WeightDigest:
+        """Of what generation reads now, by the trainer's names and in its dtypes.
 
-        Never what was received: a sink with another layout (split projections, bf16) gathers this from that layout.
+        Never of what was received: a sink with another layout (split projections, bf16) digests what lies in that layout.
+        """
+        ...
+
+    def places(self) -> Mapping[str, Place]:
+        """Where the tensors lie that generation reads as they are, by the trainer's names.
+
+        None of another process, or of another layout: their memory cannot be the trainer's.
         """
         ...
 
@@ -108,13 +109,13 @@ class Publisher:
     def _transfer(self, served: int) -> tuple[WeightDigest, bool]:
         """Copy unless it is one storage; the digest of what the sink reads, and whether it is."""
         weights, rounding = self._source.weights(served), self._source.rounding
-        held = self._sink.read_weights()
-        self._source.check_sink(held)
+        places = self._sink.places()
+        self._source.check_sink(places)
         expected = digest_weights(weights, rounding=rounding)
-        if is_same_storage(weights, held):
+        if places_of(weights) == places:
             return expected, True
         self._sink.write_weights((name, rounding(tensor)) for name, tensor in weights.items())
-        found = digest_weights(self._sink.read_weights())
+        found = self._sink.digest()
         if wrong := found.differences(expected):
             msg = f"after publishing version {served} the engine does not hold its weights: {len(wrong)} of {len(expected.tensors)} tensors differ ({named(wrong)}). It refuses to generate; publish again, and if they differ again, something else writes to the engine's weights or reads them by other names"
             raise WeightSyncError(msg)

@@ -1,5 +1,6 @@
 """The trainer's side of publishing: which weights are served when a version is published."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from torch import nn
@@ -8,10 +9,10 @@ from zerogap.errors import ConfigError, WeightSyncError
 from zerogap.weights.copying import named
 from zerogap.weights.digest import (
     NamedWeights,
+    Place,
     Rounding,
-    is_same_storage,
     named_weights,
-    place_of,
+    places_of,
     unrounded,
 )
 from zerogap.weights.history import WeightHistory
@@ -37,8 +38,8 @@ class WeightSource(Protocol):
         """A version's weights before ``rounding``; what ``take`` returned last is always there."""
         ...
 
-    def check_sink(self, held: NamedWeights) -> None:
-        """Refuse a sink whose storage contradicts how this source publishes.
+    def check_sink(self, places: Mapping[str, Place]) -> None:
+        """Refuse a sink whose storage (``WeightSink.places``) contradicts how this source publishes.
 
         Raises:
             WeightSyncError: shared where it must be a copy, or the other way round.
@@ -65,17 +66,11 @@ class SharedWeights:
         """The trainer's tensors."""
         return self.trained()
 
-    def check_sink(self, held: NamedWeights) -> None:
+    def check_sink(self, places: Mapping[str, Place]) -> None:
         """Refuse a sink that reads other storage."""
-        trained = self.trained()
-        if not is_same_storage(trained, held):
-            wrong = [
-                name
-                for name in trained.keys() | held.keys()
-                if name not in trained
-                or name not in held
-                or place_of(trained[name]) != place_of(held[name])
-            ]
+        ours = places_of(self.trained())
+        wrong = [n for n in ours.keys() | places.keys() if ours.get(n) != places.get(n)]
+        if wrong:
             msg = f"weights are published as shared, but {named(wrong)} of the engine are not the trainer's storage and would stay as they are; build the engine on the trainer's model, or publish with CopiedWeights"
             raise WeightSyncError(msg)
 
@@ -132,10 +127,10 @@ class CopiedWeights:
             return self._history.weights(served)
         return self.trained()
 
-    def check_sink(self, held: NamedWeights) -> None:
+    def check_sink(self, places: Mapping[str, Place]) -> None:
         """Refuse a sink that reads the trainer's storage, which copying would overwrite."""
-        trained = {tensor.data_ptr() for tensor in self.trained().values()}
-        shared = [name for name, tensor in held.items() if tensor.data_ptr() in trained]
+        ours = {(place.device, place.address) for place in places_of(self.trained()).values()}
+        shared = [name for name, p in places.items() if (p.device, p.address) in ours]
         if shared:
             msg = f"weights are published as copies, but {named(shared)} of the engine are the trainer's own storage, which would be overwritten; build the engine on a model of its own, or publish with SharedWeights"
             raise WeightSyncError(msg)

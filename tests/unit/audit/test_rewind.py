@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.recorded_run import change_column, copy_without
+from helpers.train_batches import train_on
 from rich.console import Console
 
 from zerogap.audit import RecordedRun, rewind
@@ -54,7 +55,7 @@ def test_the_trainer_goes_on_as_the_run_did(
 ):
     run = RecordedRun(copy_without(recorded, tmp_path / "run", CHECKPOINTS))
     found = rewind(run, 3, progress=QUIET)
-    found.trainer.step(run.samples(4), exact_version=3)
+    train_on(found.trainer, run.samples(4), exact_version=3)
     assert weight_fingerprint(found.policy.model) == fingerprints[4]
 
 

@@ -8,9 +8,9 @@ from zerogap.certify.certify import describe_probe
 from zerogap.certify.probe_batch import probe_requests
 from zerogap.errors import ConfigError, NumericsError
 from zerogap.kernels import RowProbe
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
-from zerogap.train.attention import PackedAttention
+from zerogap.train.forward import PackedAttention
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -44,7 +44,7 @@ def test_a_check_that_cannot_be_completed_is_no_pass(monkeypatch):
     def refuse(self, samples):
         raise NumericsError("a log-prob is not finite")
 
-    monkeypatch.setattr(Trainer, "score", refuse)
+    monkeypatch.setattr(NativeTrainer, "score", refuse)
     verdicts = certify(run_config(model=TINY_POLICY), quiet=True).verdicts
     assert [v.promise for v in verdicts if not v.is_kept] == [2, 4]
     assert "NumericsError: a log-prob is not finite" in verdicts[1].line()

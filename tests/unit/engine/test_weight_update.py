@@ -89,7 +89,7 @@ def test_written_weights_are_generated_with_also_by_recorded_passes():
     engine.end_weight_update(1)
     EXACT.check(reported(engine.generate([request(n=4)])), expected)
     assert engine._runner._programs.num_repeated > num_repeated > 0
-    assert engine.weight_digest() == digest_weights(named_weights(theirs))
+    assert engine.digest() == digest_weights(named_weights(theirs))
 
 
 def test_weights_are_written_only_during_an_update():

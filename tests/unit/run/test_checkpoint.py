@@ -105,7 +105,7 @@ def test_older_versions_that_will_be_served_come_back_with_what_they_stand_for(t
     engine = tiny_engine(tiny_model(seed=8))
     Publisher(CopiedWeights(again, resumed, lag=2), engine, known).publish(4)
     assert engine.weight_version == 2
-    assert engine.weight_digest().hex == known.digest_of(2)
+    assert engine.digest().hex == known.digest_of(2)
 
 
 @pytest.mark.parametrize("name", ["model", "trainer", "weights_000002"])

@@ -13,7 +13,7 @@ from rich.console import Console
 from zerogap.config.load import load_config
 from zerogap.run import return_free_memory
 from zerogap.run.training_run import TrainingRun
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "tiny.toml"
 STATM = Path("/proc/self/statm")
@@ -62,13 +62,13 @@ def test_a_run_imports_no_compiler_and_no_tables(tmp_path):
 
 def test_the_engine_has_no_cache_while_the_trainer_works(tmp_path, monkeypatch):
     seen = []
-    plain = Trainer.step
+    plain = NativeTrainer.step
 
     def step(self, *args, **named):
         seen.append(run.engine.is_released)
         return plain(self, *args, **named)
 
-    monkeypatch.setattr(Trainer, "step", step)
+    monkeypatch.setattr(NativeTrainer, "step", step)
     config = load_config([RECIPE], small_run(tmp_path)).config
     with TrainingRun(config, Console(file=io.StringIO()), is_quiet=True) as run:
         for _ in range(2):

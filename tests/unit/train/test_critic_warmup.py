@@ -1,11 +1,11 @@
 import torch
 from helpers.planted_fault import assert_notices
 from helpers.tiny_models import tiny_model
-from helpers.train_batches import VOCAB, make_groups
+from helpers.train_batches import VOCAB, make_groups, train_on
 
 from zerogap.config.loss import CriticConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 
 SAMPLES = [sample.scored(k % 3 / 2) for k, sample in enumerate(make_groups(2, 3))]
 
@@ -13,8 +13,8 @@ SAMPLES = [sample.scored(k % 3 / 2) for k, sample in enumerate(make_groups(2, 3)
 def step(warmup_steps):
     loss = PPOLossConfig(kind="ppo", critic=CriticConfig(warmup_steps=warmup_steps))
     config = TrainConfig(learning_rate=1e-3, updates_per_step=2)
-    trainer = Trainer(tiny_model(), config, loss, total_steps=3, vocab_limit=VOCAB)
-    return trainer, trainer.step(SAMPLES)
+    trainer = NativeTrainer(tiny_model(), config, loss, total_steps=3, vocab_limit=VOCAB)
+    return trainer, train_on(trainer, SAMPLES)
 
 
 def check_policy_is_untouched(trainer, metrics):
@@ -28,5 +28,5 @@ def test_a_critic_that_learns_alone_leaves_the_policy_as_it_is():
     check_policy_is_untouched(trainer, metrics)
     assert metrics.critic.is_alone
     assert metrics.critic.loss > 0
-    assert trainer.step(SAMPLES).grad_norm > 0
+    assert train_on(trainer, SAMPLES).grad_norm > 0
     assert_notices("no warm-up", lambda: check_policy_is_untouched(*step(warmup_steps=0)))

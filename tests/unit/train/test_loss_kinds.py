@@ -19,7 +19,7 @@ from helpers.loss_cases import (
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
-from helpers.train_batches import VOCAB, make_groups, rewarded
+from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 
 from zerogap.config.corrections import CorrectionsConfig, WeightCorrection
 from zerogap.config.loss import (
@@ -32,8 +32,9 @@ from zerogap.config.loss import (
 )
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, DataError
-from zerogap.train import Teacher, Trainer
-from zerogap.train.old_log_probs import OldLogProbs
+from zerogap.train import NativeTrainer, Teacher
+from zerogap.train import old_log_probs as old_log_probs_module
+from zerogap.train.metrics import OldLogProbAudit
 
 WEIGHTED = Case(GRPOLossConfig(), CorrectionsConfig(weight=WeightCorrection()))
 
@@ -42,8 +43,11 @@ def phases_of(case, samples=None, *, exact_version=None, **train):
     """(rows computed in each phase, metrics) of one step; its progress must end at its total and never go back."""
     seen = []
     trainer = trainer_of(case, micro_batch_tokens=60, **train)
-    metrics = trainer.step(
-        samples or samples_for(case.loss), exact_version=exact_version, on_progress=seen.append
+    metrics = train_on(
+        trainer,
+        samples or samples_for(case.loss),
+        exact_version=exact_version,
+        on_progress=seen.append,
     )
     assert seen[-1].rows_done == seen[-1].rows_total
     assert all(progress.rows_done <= progress.rows_total for progress in seen)
@@ -111,7 +115,7 @@ def test_a_difference_that_is_seen_before_corrections_has_everything_scored():
     assert metrics.audit.num_different > 0
     assert metrics.corrections == plain.corrections
     with pytest.MonkeyPatch.context() as blind, planted_fault("the engine's are believed"):
-        blind.setattr(OldLogProbs, "_compare", lambda *_: None)
+        blind.setattr(old_log_probs_module, "compare", lambda *_: OldLogProbAudit())
         _, believed = phases_of(WEIGHTED, samples, exact_version=0)
         EXACT.check(believed.corrections.k3, plain.corrections.k3)
 
@@ -158,13 +162,13 @@ def test_a_critic_warms_up_alone_and_then_the_policy_learns():
         return {name: p.detach().clone() for name, p in model.named_parameters()}
 
     policy, values = weights(trainer.model), weights(trainer.critic.model)
-    found = [trainer.step(samples) for _ in range(2)]
+    found = [train_on(trainer, samples) for _ in range(2)]
     EXACT.check(weights(trainer.model), policy)
     assert [m.critic.is_alone for m in found] == [True, True]
     assert [m.grad_norm for m in found] == [0.0, 0.0]
     assert found[1].critic.loss < found[0].critic.loss
     assert not torch.equal(weights(trainer.critic.model)["value_head"], values["value_head"])
-    third = trainer.step(samples)
+    third = train_on(trainer, samples)
     assert not third.critic.is_alone
     assert third.grad_norm > 0
     with planted_fault("the policy moves"):
@@ -172,12 +176,12 @@ def test_a_critic_warms_up_alone_and_then_the_policy_learns():
 
 
 def test_a_fresh_critic_knows_nothing_and_learns():
-    trainer = Trainer(
+    trainer = NativeTrainer(
         tiny_model(), TrainConfig(learning_rate=0.0), CASES["ppo"].loss.model_copy(update={"critic": CriticConfig(learning_rate=1e-2)}),
         total_steps=9, vocab_limit=VOCAB,
     )  # fmt: skip
     samples = rewarded(make_groups(2, 3))
-    explained = [trainer.step(samples).critic.explained_variance for _ in range(8)]
+    explained = [train_on(trainer, samples).critic.explained_variance for _ in range(8)]
     assert explained[0] == 0.0
     assert explained[-1] > 0.3
 
@@ -185,7 +189,7 @@ def test_a_fresh_critic_knows_nothing_and_learns():
 def test_preferred_answers_become_more_likely():
     trainer = trainer_of(Case(DPOLossConfig(kind="dpo")), learning_rate=3e-3)
     samples = samples_for(DPOLossConfig(kind="dpo"))
-    margins = [trainer.step(samples).preferences.margin_mean for _ in range(5)]
+    margins = [train_on(trainer, samples).preferences.margin_mean for _ in range(5)]
     assert margins[-1] > margins[0]
 
 
@@ -194,7 +198,7 @@ def test_a_teachers_answers_become_more_likely():
         case = CASES[name]
         trainer = trainer_of(case, learning_rate=3e-3)
         samples = samples_for(case.loss)
-        distances = [trainer.step(samples).kl_to_teacher for _ in range(6)]
+        distances = [train_on(trainer, samples).kl_to_teacher for _ in range(6)]
         assert distances[-1] < distances[0]
 
 
@@ -213,7 +217,7 @@ TEACHER = DistillationLossConfig(kind="distillation", teacher="t", estimator="to
 )
 def test_what_a_loss_cannot_use_is_refused(loss, helpers, message):
     with pytest.raises(ConfigError, match=message):
-        Trainer(
+        NativeTrainer(
             tiny_model(), TrainConfig(), loss, total_steps=1, vocab_limit=VOCAB,
             teacher=Teacher(tiny_model(), vocab_limit=VOCAB) if "teacher" in helpers else None,
             corrections=CORRECTIONS if "corrections" in helpers else CorrectionsConfig(),
@@ -226,7 +230,7 @@ def test_answers_that_nobody_prefers_are_refused():
     without = [replace(s, reward=None) for s in samples]
     for given, message in ((equal, "no pair of answers"), (without, "has no reward")):
         with pytest.raises(DataError, match=message):
-            trainer_of(CASES["dpo"]).step(given)
+            train_on(trainer_of(CASES["dpo"]), given)
 
 
 @pytest.mark.parametrize(("value_clip", "is_clipped"), [(1e-3, True), (0.0, False)])
@@ -234,7 +238,7 @@ def test_values_are_held_near_those_of_the_start_of_the_step(value_clip, is_clip
     critic = CriticConfig(value_clip=value_clip, learning_rate=1e-2)
     case = Case(PPOLossConfig(kind="ppo", critic=critic))
     several, one = (
-        trainer_of(case, updates_per_step=n).step(samples_for(case.loss)) for n in (3, 1)
+        train_on(trainer_of(case, updates_per_step=n), samples_for(case.loss)) for n in (3, 1)
     )
     assert (several.critic.clip_fraction > 0) is is_clipped
     assert one.critic.clip_fraction == 0, "in a first update no value has moved"
@@ -252,12 +256,12 @@ def test_a_kl_in_the_reward_has_no_gradient_of_its_own():
     # At the reference itself the penalty is 0: rewards, and so the gradient, are those without it.
     plain = trainer_of(Case(GRPOLossConfig()))
     samples = samples_for(GRPOLossConfig())
-    plain.step(samples)
-    penalised = Trainer(
+    train_on(plain, samples)
+    penalised = NativeTrainer(
         tiny_model("qwen3"), TrainConfig(learning_rate=0.0, max_grad_norm=1e9, micro_batch_tokens=10_000),
         GRPOLossConfig(kl=IN_REWARD), total_steps=1, vocab_limit=VOCAB, reference=tiny_model("qwen3"),
     )  # fmt: skip
-    metrics = penalised.step(samples)
+    metrics = train_on(penalised, samples)
     assert metrics.kl_to_reference == 0.0
     EXACT.check(
         {n: p.grad for n, p in penalised.model.named_parameters()},
@@ -294,12 +298,12 @@ def test_several_updates_are_as_many_steps_against_the_log_probs_of_the_first(na
     if case.loss.trains_on_completions and case.train.get("old_log_probs") != "rollout":
         scored = zip(samples, whole.score(samples), strict=True)
         samples = [replace(sample, rollout_log_probs=column) for sample, column in scored]
-    whole.step(samples)
+    train_on(whole, samples)
 
     def by_steps(order, **train):
         trainer = trainer_of(case, **settings, **train)
         for group in order:
-            trainer.step([s for s in samples if s.group_id == group])
+            train_on(trainer, [s for s in samples if s.group_id == group])
         return weights_after(trainer)
 
     groups = list(dict.fromkeys(sample.group_id for sample in samples))
@@ -320,14 +324,14 @@ def test_a_trainer_goes_on_from_its_state_to_the_bit(name):
     case, settings = CASES[name], {"learning_rate": 1e-3, "warmup_steps": 4, "updates_per_step": 2}
     samples = samples_for(case.loss)
     whole, resumed = trainer_of(case, **settings), trainer_of(case, **settings)
-    whole.step(samples)
+    train_on(whole, samples)
     kept, weights = everything_after(whole), weights_after(whole)
     state = {entry: tensor for entry, tensor in kept.items() if entry not in weights}
     resumed.model.load_state_dict(weights)
     resumed.load_state_dict(state)
     EXACT.check(everything_after(resumed), kept)
-    whole.step(samples)
-    resumed.step(samples)
+    train_on(whole, samples)
+    train_on(resumed, samples)
     EXACT.check(everything_after(resumed), everything_after(whole))
     moved = next(entry for entry in state if "exp_avg_sq" in entry)
     with planted_fault("a moment of 0"):

@@ -10,12 +10,14 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
-from helpers.train_batches import VOCAB, make_groups, rewarded
+from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
-from zerogap.train import Trainer
-from zerogap.train.old_log_probs import OldLogProbs
+from zerogap.train import NativeTrainer
+from zerogap.train import native_trainer as native_trainer_module
+from zerogap.train import old_log_probs as old_log_probs_module
+from zerogap.train.metrics import OldLogProbAudit
 
 KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
 
@@ -24,7 +26,7 @@ def build(model, *, loss=None, **train):
     config = {"learning_rate": 1e-2, "micro_batch_tokens": 40, "updates_per_step": 3, **train}
     loss = loss or GRPOLossConfig()
     reference = None if loss.kl.kind == "none" else tiny_model(seed=1)
-    return Trainer(model, TrainConfig(**config), loss, total_steps=10, vocab_limit=VOCAB, reference=reference)  # fmt: skip
+    return NativeTrainer(model, TrainConfig(**config), loss, total_steps=10, vocab_limit=VOCAB, reference=reference)  # fmt: skip
 
 
 def as_the_engine_would(samples, *, seed=0):
@@ -39,8 +41,11 @@ SAMPLES = as_the_engine_would(make_groups(6, 4, seed=2))
 def trained(samples=SAMPLES, *, exact_version=None, on_progress=None, **config):
     """(weights afterwards, metrics) of one step on ``tiny_model()``."""
     model = tiny_model()
-    metrics = build(model, **config).step(
-        rewarded(samples), exact_version=exact_version, on_progress=on_progress
+    metrics = train_on(
+        build(model, **config),
+        rewarded(samples),
+        exact_version=exact_version,
+        on_progress=on_progress,
     )
     return {name: p.detach() for name, p in model.named_parameters()}, metrics
 
@@ -74,7 +79,8 @@ def test_what_is_taken_over_changes_no_bit_of_the_update(loss):
     assert plain.audit.num_taken == plain.audit.num_audited == 0
     other = as_the_engine_would(SAMPLES, seed=5)
     with pytest.MonkeyPatch.context() as blind, planted_fault("old log-probs of other weights"):
-        blind.setattr(OldLogProbs, "_compare", lambda *_: None)
+        for module in (old_log_probs_module, native_trainer_module):
+            blind.setattr(module, "compare", lambda *_: OldLogProbAudit())
         EXACT.check(trained(other, exact_version=0, loss=loss)[0], expected)
 
 
@@ -104,11 +110,13 @@ def num_later_passes() -> int:
 
 
 @pytest.mark.parametrize("audit_share", [0.01, 0.3, 0.5, 1.0])
-def test_the_audited_share_is_scored_and_at_least_one_micro_batch(audit_share):
-    num_later = num_later_passes()
-    assert num_later > 5
-    found = num_old_passes(exact_version=0, audit_share=audit_share)
-    assert found == math.ceil(audit_share * num_later)
+def test_the_audited_share_of_the_groups_is_scored_and_at_least_one(audit_share):
+    _, metrics = trained(exact_version=0, audit_share=audit_share)
+    columns = zip(SAMPLES, metrics.old_log_probs, strict=True)
+    scored = {sample.group_id for sample, column in columns if not np.isnan(column).all()}
+    later = {f"g{number}" for number in range(2, 6)}
+    assert scored >= {"g0", "g1"}, "the first update's own"
+    assert len(scored & later) == math.ceil(audit_share * len(later))
 
 
 def with_versions(sample, versions):
@@ -175,11 +183,11 @@ def test_the_reference_is_asked_only_for_a_kl_term(monkeypatch):
 
     for loss in (GRPOLossConfig(), KL):
         trainer = build(tiny_model(), loss=loss)
-        reference = trainer._preparation.reference
+        reference = trainer._reference
         with monkeypatch.context() as patch:
             patch.setattr(torch.nn.Module, "__call__", counted)
             asked.clear()
-            metrics = trainer.step(rewarded(SAMPLES))
+            metrics = train_on(trainer, rewarded(SAMPLES))
         passes = sum(module is reference for module in asked)
         assert passes == (metrics.num_micro_batches if loss is KL else 0)
         assert (metrics.kl_to_reference is None) == (loss is not KL)

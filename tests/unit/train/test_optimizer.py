@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers.planted_fault import assert_notices
+from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 from torch import nn
 
-from zerogap.errors import CheckpointError, NumericsError
+from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.kernels import round_bf16, round_bf16_
 from zerogap.train.optimizer import Optimizer
 
@@ -24,7 +24,7 @@ class Toy(nn.Module):
 
 
 def build(model, *, max_grad_norm=1e9, decay=DECAY, keeps_masters=False):
-    return Optimizer(
+    optimizer = Optimizer(
         model,
         betas=BETAS,
         eps=EPS,
@@ -32,6 +32,8 @@ def build(model, *, max_grad_norm=1e9, decay=DECAY, keeps_masters=False):
         max_grad_norm=max_grad_norm,
         keeps_masters=keeps_masters,
     )
+    optimizer.zero_grad()
+    return optimizer
 
 
 def fill(model, seed, scale=1.0):
@@ -172,6 +174,63 @@ def test_updates_have_the_bits_of_torchs_own_class():
         "another learning rate",
         lambda: EXACT.check(dict(ours.named_parameters()), dict(theirs.named_parameters())),
     )
+
+
+# ------------------------------------------------------------ frozen parameters
+
+
+def half_frozen_toy():
+    model = Toy()
+    model.bias.requires_grad_(False)
+    return model
+
+
+def test_a_frozen_parameter_has_no_gradient_and_no_state_and_keeps_its_bits():
+    model = half_frozen_toy()
+    optimizer, bias = build(model), model.bias.detach().clone()
+    assert optimizer.state_dict().keys() == {"num_updates", "exp_avg.weight", "exp_avg_sq.weight"}
+    assert optimizer.gradients().keys() == {"weight"}
+    ((model.weight * 2.0).sum() + model.bias.sum()).backward()
+    before = model.weight.detach().clone()
+    optimizer.update(LR)
+    assert model.bias.grad is None
+    EXACT.check(model.bias, bias)
+    with planted_fault("the trained one stands still"):
+        EXACT.check(model.weight, before)
+
+
+def test_the_state_of_another_frozen_set_is_refused():
+    state = build(Toy()).state_dict()
+    with pytest.raises(
+        CheckpointError, match=r"2 entries .*first: exp_avg.bias.* same parameters frozen"
+    ):
+        build(half_frozen_toy()).load_state_dict(state)
+
+
+def test_with_everything_frozen_there_is_nothing_to_train():
+    model = Toy().requires_grad_(False)
+    with pytest.raises(ConfigError, match="all parameters of the model are frozen"):
+        build(model)
+
+
+# ------------------------------------------------------------ who looks at gradients
+
+
+def test_gradients_are_what_lies_in_grad_whoever_puts_it_there():
+    """A hook that replaces a gradient, as one does that adds up those of several processes, is heard."""
+    plain, hooked = Toy(), Toy()
+    hooked.load_state_dict(plain.state_dict())
+    optimizers = [build(plain), build(hooked)]
+
+    def of_two_processes(parameter):
+        parameter.grad = parameter.grad * 2.0
+
+    for parameter in hooked.parameters():
+        parameter.register_post_accumulate_grad_hook(of_two_processes)
+    for model, scale, optimizer in zip((plain, hooked), (2.0, 1.0), optimizers, strict=True):
+        ((model.weight * model.weight).sum() * scale + model.bias.sum() * scale).backward()
+        optimizer.update(LR)
+    EXACT.check(dict(hooked.named_parameters()), dict(plain.named_parameters()))
 
 
 # ------------------------------------------------------------ bf16 parameters

@@ -1,32 +1,152 @@
+"""A plan is decided from samples and scores alone: who takes part, leaves, denominators, who has a gradient."""
+
+import pickle
+from collections import Counter
+
 import numpy as np
 import pytest
+from helpers.loss_cases import CASES, samples_for, trainer_of
 from helpers.tolerance import EXACT
-from helpers.train_batches import VOCAB, make_sample
+from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
 
+from zerogap.config.corrections import CorrectionsConfig
+from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import DataError
+from zerogap.train import plan_step
 from zerogap.train.participants import take_part
-from zerogap.train.plan import plan_update
 from zerogap.types import Exclusion, Outcome
+
+
+class Scores:
+    """Says -1 of every token that is asked about; counts who is asked about how many samples."""
+
+    def __init__(self, samples):
+        self.samples, self.asked = samples, Counter()
+
+    def __call__(self, phase, is_wanted_B):
+        self.asked[phase] += int(is_wanted_B.sum())
+        pairs = zip(self.samples, is_wanted_B, strict=True)
+        return np.concatenate(
+            [
+                np.where(s.loss_mask & is_in, np.float32(-1), np.float32(np.nan))
+                for s, is_in in pairs
+            ]
+        )
+
+
+def plan(samples, *, loss=None, score=None, step_number=0, exact_version=None, **train):
+    return plan_step(
+        samples,
+        score or Scores(samples),
+        config=TrainConfig(**train),
+        loss=loss or GRPOLossConfig(),
+        corrections=CorrectionsConfig(),
+        vocab_limit=VOCAB,
+        step_number=step_number,
+        exact_version=exact_version,
+    )
+
+
+def samples_of(*lengths, num_groups=2):
+    return rewarded([
+        make_sample([1, 2], range(3, 3 + length), group_id=f"g{i % num_groups}", index=i)
+        for i, length in enumerate(lengths)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"denominator": "token"}, [18.0] * 4),
+        ({"denominator": "record"}, [4.0 * n for n in (3, 4, 5, 6)]),
+        ({"denominator": "group"}, [2.0 * n for n in (8, 10, 8, 10)]),
+        ({"denominator": "rollout"}, [4.0 * n for n in (3, 4, 5, 6)]),
+        ({"denominator": "constant", "constant_denominator": 30}, [120.0] * 4),
+    ],
+)
+def test_the_denominator_is_that_of_the_whole_train_batch(settings, expected):
+    found = plan(samples_of(3, 4, 5, 6), loss=GRPOLossConfig(**settings))
+    EXACT.check(found.denominator_B, np.array(expected))
+
+
+def test_each_update_has_its_own_denominator_and_who_takes_no_part_has_none():
+    failed = make_sample([1], [2], outcome=Outcome.VERIFIER_FAILED)
+    found = plan([*samples_of(3, 4, 5, 6), failed], updates_per_step=2)
+    EXACT.check(found.denominator_B, np.array([8.0, 10.0, 8.0, 10.0, np.inf]))
+
+
+def test_a_preference_divides_by_the_pairs_of_its_update():
+    samples = [s.scored(float(i >= 2)) for i, s in enumerate(samples_of(3, 4, 5, 6, 7, 8))]
+    found = plan(samples, loss=DPOLossConfig(kind="dpo"), updates_per_step=2)
+    EXACT.check(found.pairs_P2, np.array([[2, 0], [4, 0], [3, 1], [5, 1]]))
+    EXACT.check(found.denominator_B, np.full(6, 2.0))
+
+
+def test_a_leaf_is_a_group_and_learns_if_one_of_it_has_a_signal():
+    samples = [s.scored(1.0) if s.group_id == "g1" else s for s in samples_of(3, 4, 5, 6)]
+    found = plan(samples)
+    EXACT.check(found.leaf_B, np.array([0, 1, 0, 1]))
+    EXACT.check(found.learns_B, np.array([True, False, True, False]))
+    EXACT.check(found.denominator_B, np.full(4, 18.0))
+    penalised = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
+    assert plan(samples, loss=penalised).learns_B.all()
+
+
+def test_nobody_learns_while_a_critic_trains_alone():
+    loss = PPOLossConfig(kind="ppo", critic={"warmup_steps": 1})
+    first, second = (plan(samples_of(3, 4), loss=loss, step_number=n) for n in (0, 1))
+    assert (first.trains_policy, first.learns_B.any()) == (False, False)
+    assert (second.trains_policy, second.learns_B.all()) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("exact_version", "asked", "num_taken"), [(None, 16, 0), (0, 8, 8), (1, 16, 0)]
+)
+def test_a_share_of_the_leaves_is_audited_whatever_becomes_of_their_packing(
+    exact_version, asked, num_taken
+):
+    samples = rewarded(make_groups(5, 4))
+    score = Scores(samples)
+    found = plan(
+        samples, score=score, exact_version=exact_version, updates_per_step=5, audit_share=0.5
+    )
+    assert score.asked == {"old": asked}
+    assert found.old.is_taken_B.sum() == num_taken
+    assert {frozenset(found.old.is_taken_B[found.leaf_B == leaf]) for leaf in range(5)} <= {
+        frozenset({True}),
+        frozenset({False}),
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_can_be_sent_and_nobody_overwrites_it(name):
+    case = CASES[name]
+    one, other = (trainer_of(case, updates_per_step=2, learning_rate=1e-3) for _ in range(2))
+    made = one.plan(samples_for(case.loss))
+    sent = pickle.loads(pickle.dumps(made))
+    metrics, of_sent = one.step(made), other.step(sent)
+    assert (metrics.loss, metrics.grad_norm) == (of_sent.loss, of_sent.grad_norm)
+    EXACT.check(dict(other.model.named_parameters()), dict(one.model.named_parameters()))
+    for column in (made.denominator_B, made.advantages.column_S, made.old.old_S):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 0
+    EXACT.check(made.advantages.column_S, sent.advantages.column_S)
+
+
+def test_a_plan_of_another_step_is_refused():
+    trainer, samples = trainer_of(CASES["grpo"]), samples_for(GRPOLossConfig())
+    made = trainer.plan(samples)
+    trainer.step(made)
+    with pytest.raises(DataError, match=r"a plan of step 1 .* done 1 steps.* plan the step again"):
+        trainer.step(made)
+
+
+# ------------------------------------------------------------ who takes part
 
 
 def take(samples, max_updates=1):
     return take_part(samples, max_updates=max_updates, vocab_limit=VOCAB)
-
-
-def plan(samples, has_signal, *, max_updates=1, number=0):
-    who = take(samples, max_updates)
-    return plan_update(
-        samples,
-        who.update_B == number,
-        np.array(has_signal),
-        config=TrainConfig(),
-        denominator_B=np.ones(len(samples)),
-    )
-
-
-def samples_of(batches):
-    return sorted({int(i) for batch in batches for i in batch.sample_R})
 
 
 def groups(num_groups, group_size=2):
@@ -47,16 +167,6 @@ def test_what_does_not_train_is_left_out_and_counted():
     who = take(samples)
     assert who.excluded == {Exclusion.INVALID_OUTCOME: 2, Exclusion.NO_LOSS_TOKENS: 1}
     EXACT.check(who.update_B, np.array([0, -1, -1, -1]))
-    found = plan(samples, [True] * 4)
-    assert samples_of(found.micro_batches) == [0]
-
-
-def test_groups_without_signal_are_watched():
-    samples = groups(3)
-    update = plan(samples, [s.group_id == "g1" and i < 3 for i, s in enumerate(samples)])
-    assert samples_of(update.learning) == [1, 4]
-    assert samples_of(update.watching) == [0, 2, 3, 5]
-    assert update.is_member_B.all()
 
 
 @pytest.mark.parametrize("num_updates", [1, 2, 3, 5, 8])

@@ -9,11 +9,11 @@ from helpers.packed_rows import PackedRows
 from helpers.planted_fault import assert_notices
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL
-from helpers.train_batches import VOCAB, make_groups, make_sample
+from helpers.train_batches import VOCAB, make_groups, make_sample, train_on
 
 from zerogap.config.loss import DistillationLossConfig, DPOLossConfig, SFTLossConfig
 from zerogap.config.train import TrainConfig
-from zerogap.train import Teacher, Trainer, TrainMetrics
+from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample
 
 STEPS = 12
@@ -21,13 +21,13 @@ STEPS = 12
 
 def build(loss, *, learning_rate=3e-3, **helpers):
     config = TrainConfig(learning_rate=learning_rate, micro_batch_tokens=200)
-    return Trainer(
+    return NativeTrainer(
         tiny_model(), config, loss, total_steps=STEPS, vocab_limit=VOCAB, **helpers
     )  # fmt: skip
 
 
-def train(trainer: Trainer, samples: Sequence[Sample]) -> list[TrainMetrics]:
-    return [trainer.step(samples) for _ in range(STEPS)]
+def train(trainer: NativeTrainer, samples: Sequence[Sample]) -> list[TrainMetrics]:
+    return [train_on(trainer, samples) for _ in range(STEPS)]
 
 
 def answers(num_prompts=6, *, in_pairs=False) -> list[Sample]:
@@ -57,7 +57,7 @@ def test_sft_makes_reference_answers_likely():
 
 def test_the_loss_of_sft_is_the_mean_surprise_of_a_token():
     samples = answers()
-    metrics = build(SFTLossConfig(kind="sft")).step(samples)
+    metrics = train_on(build(SFTLossConfig(kind="sft")), samples)
     surprise = [-log_prob[s.loss_mask] for s, log_prob in zip(samples, metrics.old_log_probs, strict=True)]  # fmt: skip
     np.testing.assert_allclose(metrics.loss, np.concatenate(surprise).mean(dtype=np.float64), rtol=1e-12)  # fmt: skip
     assert metrics.num_loss_tokens == sum(s.num_loss_tokens for s in samples)
@@ -145,7 +145,7 @@ def test_distillation_of_what_was_drawn_brings_the_policy_to_its_teacher():
             log_probs = next_log_probs(trainer.model)
             kl = (log_probs.exp() * (log_probs - next_log_probs(target))).sum(-1).mean()
             found.append(float(kl))
-            trainer.step(draw(trainer.model, 64, seed=step))
+            train_on(trainer, draw(trainer.model, 64, seed=step))
         return found
 
     check_falls(kls(3), 0.8)
@@ -158,4 +158,4 @@ def test_the_kl_of_what_was_drawn_is_policy_less_teacher():
     samples = draw(trainer.model, 16, seed=0)
     difference = next_log_probs(trainer.model) - next_log_probs(target)
     expected = [difference[int(s.group_id[1:]), s.token_ids[-1]].item() for s in samples]
-    FP32_MODEL.check(trainer.step(samples).kl_to_teacher, float(np.mean(expected)))
+    FP32_MODEL.check(train_on(trainer, samples).kl_to_teacher, float(np.mean(expected)))

@@ -39,7 +39,8 @@ def test_the_teacher_scores_what_was_drawn_and_what_it_would_draw():
         EXACT.check(top.ids_RK, best.indices[:, :K])
         FP32_MODEL.check(top.log_probs_RK, best.values[:, :K])
         drawn = everything_RV.gather(1, batch.target_R[:, None]).squeeze(1)
-        FP32_MODEL.check(teacher.log_probs(batch, SAMPLES), drawn)
+        ((_, scored_R),) = teacher.scores([batch], SAMPLES)
+        FP32_MODEL.check(scored_R, drawn)
         with planted_fault("log-probs at temperature 1"):
             at_1 = (everything_RV * 0.7).log_softmax(1).gather(1, top.ids_RK)
             FP32_MODEL.check(top.log_probs_RK, at_1)
@@ -68,7 +69,7 @@ def test_a_teacher_never_changes_and_needs_no_gradient():
     model = tiny_model()
     teacher = Teacher(model, vocab_limit=VOCAB)
     (batch, *_) = batches()
-    assert not teacher.log_probs(batch, SAMPLES).requires_grad
+    list(teacher.scores([batch], SAMPLES))
     assert not teacher.top_k(batch, SAMPLES, K).log_probs_RK.requires_grad
     assert all(parameter.grad is None for parameter in model.parameters())
 

@@ -7,12 +7,12 @@ from helpers.packed_rows import PackedRows
 from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL
-from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
+from helpers.train_batches import VOCAB, gradient_on, make_groups, make_sample, rewarded, train_on
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
-from zerogap.train import Trainer
+from zerogap.train import NativeTrainer
 from zerogap.types import Exclusion, Outcome
 
 KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
@@ -20,7 +20,7 @@ KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
 
 def build(model=None, *, loss=None, reference=None, total_steps=10, **train):
     config = TrainConfig(**{"learning_rate": 1e-3, "micro_batch_tokens": 60, **train})
-    return Trainer(
+    return NativeTrainer(
         model or tiny_model(), config, loss or GRPOLossConfig(),
         total_steps=total_steps, vocab_limit=VOCAB, reference=reference,
     )  # fmt: skip
@@ -36,7 +36,7 @@ def test_step_zero_identity_holds_with_learning_rate_zero():
     trainer = build(model, learning_rate=0.0, weight_decay=0.1, updates_per_step=3)
     scored = trainer.score(samples)
     for _ in range(2):
-        metrics = trainer.step(rewarded(samples))
+        metrics = train_on(trainer, rewarded(samples))
         policy = metrics.policy
         assert (policy.ratio_mean, policy.ratio_min, policy.ratio_max) == (1.0, 1.0, 1.0)
         assert (policy.clip_fraction, policy.kl_to_old) == (0.0, 0.0)
@@ -89,7 +89,7 @@ def test_what_pays_becomes_more_likely():
     trainer = build(model, learning_rate=3e-3, updates_per_step=1)
     before = [np.nansum(x) for x in trainer.score(samples)]
     for _ in range(5):
-        trainer.step(samples)
+        train_on(trainer, samples)
     after = [np.nansum(x) for x in trainer.score(samples)]
     assert after[0] > before[0]
     assert all(after[i] < before[i] for i in (1, 2, 3))
@@ -99,7 +99,7 @@ def test_later_updates_use_the_log_probs_of_the_start_of_the_step():
     samples = make_groups(4, 3)
     trainer = build(learning_rate=1e-2, updates_per_step=2)
     at_start = trainer.score(samples)
-    metrics = trainer.step(rewarded(samples))
+    metrics = train_on(trainer, rewarded(samples))
     for sample, old, scored in zip(samples, metrics.old_log_probs, at_start, strict=True):
         EXACT.check(old[sample.loss_mask], scored[sample.loss_mask])
     assert metrics.num_updates == 2
@@ -124,10 +124,10 @@ def test_the_gap_is_measured_against_the_engine_before_any_update():
         )
         for s, x in zip(samples, scored, strict=True)
     ]  # fmt: skip
-    metrics = trainer.step(rewarded(honest))
+    metrics = train_on(trainer, rewarded(honest))
     assert (metrics.gap.mean, metrics.gap.max, metrics.gap.k3) == (0.0, 0.0, 0.0)
     assert metrics.kl_to_rollout == 0.0
-    again = trainer.step(rewarded(honest))
+    again = train_on(trainer, rewarded(honest))
     assert again.gap.mean > 0, "the weights have moved, so the samples are stale"
 
 
@@ -135,8 +135,8 @@ def test_excluded_samples_change_nothing_but_the_count():
     samples = make_groups(2, 3)
     failed = make_sample([1, 2], [3], group_id="g0", index=9, outcome=Outcome.INFRASTRUCTURE_FAILED)
     models = [tiny_model(), tiny_model()]
-    plain = build(models[0]).step(rewarded(samples))
-    mixed = build(models[1]).step([failed, *rewarded(samples)])
+    plain = train_on(build(models[0]), rewarded(samples))
+    mixed = train_on(build(models[1]), [failed, *rewarded(samples)])
     EXACT.check(weights_of(models[1]), weights_of(models[0]))
     assert (mixed.loss, mixed.num_samples) == (plain.loss, plain.num_samples)
     assert mixed.excluded == {Exclusion.INVALID_OUTCOME: 1}
@@ -148,7 +148,7 @@ def test_a_group_without_signal_moves_no_weight_by_itself():
     model = tiny_model()
     before = weights_of(model)
     samples = make_groups(1, 4)
-    metrics = build(model).step(rewarded(samples, [0.7] * 4))
+    metrics = train_on(build(model), rewarded(samples, [0.7] * 4))
     EXACT.check(weights_of(model), before)
     assert (metrics.loss, metrics.grad_norm) == (0.0, 0.0)
     assert metrics.num_rows_without_gradient == metrics.num_rows
@@ -162,7 +162,7 @@ def test_weights_that_are_not_finite_stop_the_step_and_name_the_record():
         model.norm.weight[3] = math.nan
     before = weights_of(model)
     with pytest.raises(NumericsError, match=r"log-prob of rollout g0/\d, position \d+ is nan"):
-        trainer.step(rewarded(samples))
+        train_on(trainer, rewarded(samples))
     EXACT.check(weights_of(model), before)
 
 
@@ -177,14 +177,14 @@ def test_a_step_that_fails_after_one_of_its_updates_says_so(loss):
     before = weights_of(trainer.model)
     trainer.model.norm.weight.data[3] = math.nan
     with pytest.raises(NumericsError):
-        trainer.step(samples)
+        train_on(trainer, samples)
     assert not trainer.is_torn
     trainer.model.load_state_dict(before)
     with pytest.raises(NumericsError):
-        trainer.step(samples)
+        train_on(trainer, samples)
     assert trainer.is_torn
     whole = build(loss=loss, updates_per_step=2)
-    whole.step(samples)
+    train_on(whole, samples)
     assert not whole.is_torn
 
 
@@ -195,18 +195,18 @@ def test_a_failed_step_leaves_no_gradient_for_the_next():
         healthy = float(models[1].norm.weight[3])
         models[1].norm.weight[3] = math.nan
         with pytest.raises(NumericsError):
-            second.step(rewarded(samples))
+            train_on(second, rewarded(samples))
         models[1].norm.weight[3] = healthy
     for trainer in (first, second):
-        trainer.step(rewarded(samples))
+        train_on(trainer, rewarded(samples))
     EXACT.check(weights_of(models[1]), weights_of(models[0]))
 
 
 def test_a_frozen_copy_has_kl_zero_at_first_and_more_later():
     samples = make_groups()
     trainer = build(loss=KL, reference=tiny_model(), learning_rate=1e-2)
-    first = trainer.step(rewarded(samples))
-    second = trainer.step(rewarded(samples))
+    first = train_on(trainer, rewarded(samples))
+    second = train_on(trainer, rewarded(samples))
     assert first.kl_to_reference == 0.0
     assert second.kl_to_reference > 0
 
@@ -214,7 +214,7 @@ def test_a_frozen_copy_has_kl_zero_at_first_and_more_later():
 def test_with_a_kl_penalty_every_group_learns():
     samples = rewarded(make_groups(2, 2), [0.5] * 4)
     trainer = build(loss=KL, reference=tiny_model(seed=1))
-    metrics = trainer.step(samples)
+    metrics = train_on(trainer, samples)
     assert metrics.num_rows_without_gradient == 0
     assert metrics.grad_norm > 0
 
@@ -231,7 +231,7 @@ def test_progress_ends_at_its_total(loss, updates_per_step):
     samples, seen = make_groups(4, 3), []
     reference = tiny_model() if loss is KL else None
     trainer = build(loss=loss, reference=reference, updates_per_step=updates_per_step)
-    metrics = trainer.step(rewarded(samples), on_progress=seen.append)
+    metrics = train_on(trainer, rewarded(samples), on_progress=seen.append)
     assert seen[-1].rows_done == seen[-1].rows_total
     assert [p.rows_done for p in seen] == sorted({p.rows_done for p in seen})
     assert sum(p.phase == "update" for p in seen) == metrics.num_micro_batches
@@ -242,14 +242,14 @@ def test_progress_ends_at_its_total(loss, updates_per_step):
 
 def test_metrics_count_rows_and_time():
     samples = make_groups(2, 3)
-    metrics = build(micro_batch_tokens=1000).step(rewarded(samples))
-    alone = build(micro_batch_tokens=1000, share_prompts=False).step(rewarded(samples))
+    metrics = train_on(build(micro_batch_tokens=1000), rewarded(samples))
+    alone = train_on(build(micro_batch_tokens=1000, share_prompts=False), rewarded(samples))
     assert metrics.num_rows + metrics.num_rows_saved == alone.num_rows
     assert metrics.num_micro_batches == 1
     assert metrics.micro_batch_fill == metrics.num_rows / 1000
     assert metrics.saved_fraction == metrics.num_rows_saved / alone.num_rows
     assert (alone.saved_fraction, alone.num_rows_repeated) == (0.0, 0)
-    cut = build(micro_batch_tokens=40).step(rewarded(samples))
+    cut = train_on(build(micro_batch_tokens=40), rewarded(samples))
     assert cut.num_rows - cut.num_rows_repeated == metrics.num_rows
     assert cut.wasted_fraction == cut.num_rows_repeated / cut.num_rows > 0
     assert metrics.wasted_fraction == 0
@@ -262,7 +262,7 @@ def train_steps(trainer, steps):
     results = []
     for step in steps:
         samples = make_groups(2, 3, seed=step)
-        metrics = trainer.step(rewarded(samples, seed=step))
+        metrics = train_on(trainer, rewarded(samples, seed=step))
         results.append((metrics.loss, metrics.grad_norm, metrics.learning_rate, metrics.policy))
     return results
 
@@ -298,7 +298,7 @@ def test_a_gradient_alone_is_what_the_steps_first_update_uses(updates_per_step):
     samples = rewarded(make_groups())
     asked, stepping = (build(updates_per_step=updates_per_step) for _ in range(2))
     before = weights_of(asked.model)
-    found = asked.gradient(samples)
+    found = gradient_on(asked, samples)
     copies = {name: gradient.clone() for name, gradient in found.tensors.items()}
     EXACT.check(weights_of(asked.model), before)
     assert found.num_updates == updates_per_step
@@ -312,7 +312,7 @@ def test_a_gradient_alone_is_what_the_steps_first_update_uses(updates_per_step):
         return grad_norms[-1]
 
     stepping._optimizer.update = watch
-    metrics = stepping.step(samples)
+    metrics = train_on(stepping, samples)
     EXACT.check(copies, used[0])
     assert found.grad_norm == grad_norms[0]
     if updates_per_step == 1:
@@ -324,8 +324,8 @@ def test_a_gradient_alone_is_what_the_steps_first_update_uses(updates_per_step):
 def test_asking_for_a_gradient_leaves_no_trace_in_the_next_step():
     samples = rewarded(make_groups())
     asked, other = build(), build()
-    asked.gradient(samples)
-    assert asked.step(samples).loss == other.step(samples).loss
+    gradient_on(asked, samples)
+    assert train_on(asked, samples).loss == train_on(other, samples).loss
     EXACT.check(weights_of(asked.model), weights_of(other.model))
 
 
@@ -336,3 +336,48 @@ def test_a_state_that_is_none_is_refused():
     state = trainer.state_dict()
     with pytest.raises(CheckpointError, match="1 entries"):
         trainer.load_state_dict({**state, "optimizer.exp_avg.stranger": torch.zeros(1)})
+
+
+# ------------------------------------------------------------ frozen parameters
+
+FROZEN = ("embed_tokens.weight", "layers.0.")
+
+
+def half_frozen(model):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(FROZEN))
+    return model
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_frozen_parameters_keep_their_bits_and_the_others_train_as_ever(recompute):
+    samples = rewarded(make_groups(2, 3))
+    frozen, whole = (
+        build(model, recompute=recompute) for model in (half_frozen(tiny_model()), tiny_model())
+    )
+    gradient = {name: g.clone() for name, g in gradient_on(whole, samples).tensors.items()}
+    found = gradient_on(frozen, samples).tensors
+    trained = {name: g for name, g in gradient.items() if not name.startswith(FROZEN)}
+    EXACT.check(dict(found), trained)
+    before = weights_of(frozen.model)
+    for step in (0, 1):
+        train_on(frozen, rewarded(make_groups(2, 3, seed=step)))
+    for name, weight in weights_of(frozen.model).items():
+        assert torch.equal(weight, before[name]) == name.startswith(FROZEN), name
+    assert not any(name.split(".", 2)[-1].startswith(FROZEN) for name in frozen.state_dict())
+
+
+def test_a_resumed_trainer_of_some_parameters_goes_on_bit_for_bit():
+    model = half_frozen(tiny_model())
+    trainer = build(model)
+    train_steps(trainer, [0])
+    saved = weights_of(model), {name: t.clone() for name, t in trainer.state_dict().items()}
+    expected = train_steps(trainer, [1])
+    again = half_frozen(tiny_model(seed=9))
+    resumed = build(again)
+    again.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    assert train_steps(resumed, [1]) == expected
+    EXACT.check(weights_of(again), weights_of(model))
+    with pytest.raises(CheckpointError, match="same parameters frozen"):
+        build().load_state_dict(saved[1])

@@ -16,6 +16,7 @@ from zerogap.weights import (
     WeightVersions,
     digest_weights,
     named_weights,
+    places_of,
     unrounded,
     weight_fingerprint,
 )
@@ -36,7 +37,7 @@ def shared():
 
 def test_shared_weights_are_a_new_number_and_one_digest():
     model, engine, publisher, versions = shared()
-    addresses = {name: tensor.data_ptr() for name, tensor in engine.read_weights().items()}
+    places = engine.places()
     for version in (0, 1):
         randomize(model, version)
         published = publisher.publish(version)
@@ -45,7 +46,7 @@ def test_shared_weights_are_a_new_number_and_one_digest():
         assert published.digest.hex == published.fingerprint == weight_fingerprint(model)
         assert versions.digest_of(version) == published.fingerprint
         assert engine.weight_version == version
-    assert {name: t.data_ptr() for name, t in engine.read_weights().items()} == addresses
+    assert engine.places() == places == places_of(named_weights(model))
     assert published.gb_per_s == published.digest.num_bytes / published.seconds / 1e9 > 0
 
 
@@ -53,7 +54,7 @@ def test_copied_weights_are_the_same_bits_in_another_place():
     model, engine, publisher, versions = build(CopiedWeights)
     published = publisher.publish(0)
     assert not published.is_shared
-    assert published.digest == engine.weight_digest() == digest_weights(named_weights(model))
+    assert published.digest == engine.digest() == digest_weights(named_weights(model))
     EXACT.check(engine.score(prompt(20)), tiny_engine(model).score(prompt(20)))
     randomize(model, 7)
     with planted_fault("the trainer goes on, and nothing is published"):
@@ -64,13 +65,16 @@ def test_copied_weights_are_the_same_bits_in_another_place():
 
 
 def test_another_precision_is_rounded_on_the_way_and_the_trainer_keeps_its_own():
-    model, engine, publisher, versions = build(lambda m: CopiedWeights(m, rounding=round_bf16))
+    held = tiny_model(seed=9)
+    model, engine, publisher, versions = build(
+        lambda m: CopiedWeights(m, rounding=round_bf16), tiny_engine(held)
+    )
     before = weight_fingerprint(model)
     published = publisher.publish(0)
-    for name, tensor in engine.read_weights().items():
+    for name, tensor in named_weights(held).items():
         EXACT.check(tensor, round_bf16(named_weights(model)[name]))
     assert published.fingerprint == before == weight_fingerprint(model)
-    assert published.digest == engine.weight_digest()
+    assert published.digest == engine.digest()
     assert published.digest.hex != before
     assert versions.digest_of(0) == before
 
@@ -96,7 +100,7 @@ def test_a_lag_serves_the_weights_of_that_many_versions_before(lag):
         served = max(0, version - lag)
         assert (published.version, published.version_served) == (version, served)
         assert published.fingerprint == digests[version]
-        assert published.digest.hex == engine.weight_digest().hex == digests[served]
+        assert published.digest.hex == engine.digest().hex == digests[served]
         (output,) = engine.generate([request()])
         assert output.weight_versions[0].version == served
         assert versions.digest_of(served) == digests[served]
@@ -163,25 +167,51 @@ def test_a_publish_that_fails_half_way_is_never_served_and_the_next_one_heals_it
 class Forgets(FailsHalfway):
     """A sink that says it took everything over, and did not."""
 
-    def __init__(self, engine, name: str):
-        super().__init__(engine, 0)
-        self._name = name
+    def __init__(self, model, name: str):
+        super().__init__(tiny_engine(model), 0)
+        self._forgotten = named_weights(model)[name]
 
     def write_weights(self, weights):
-        kept = self.read_weights()[self._name].clone()
+        kept = self._forgotten.clone()
         self._engine.write_weights(weights)
-        self.read_weights()[self._name].copy_(kept)
+        self._forgotten.copy_(kept)
 
 
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "layers.1.down.weight", "norm.weight"])
 def test_a_sink_that_kept_one_old_tensor_is_caught_by_name(name):
-    _, engine, publisher, versions = build(
-        CopiedWeights, Forgets(tiny_engine(tiny_model(seed=9)), name)
-    )
+    _, engine, publisher, versions = build(CopiedWeights, Forgets(tiny_model(seed=9), name))
     with pytest.raises(WeightSyncError, match=rf"version 0 .* 1 of 15 tensors differ \({name}\)"):
         publisher.publish(0)
     assert 0 not in versions
     assert engine.is_updating
+
+
+class Elsewhere(Forgets):
+    """A sink in another process: it shares no memory, and all that comes back of it is a digest."""
+
+    def places(self):
+        return {}
+
+
+class Trusting(Elsewhere):
+    """Digests what it was sent instead of what it reads."""
+
+    def write_weights(self, weights):
+        received = {name: tensor.clone() for name, tensor in weights}
+        self.digest = lambda: digest_weights(received)
+        super().write_weights(received.items())
+
+
+def test_a_sink_that_shares_nothing_is_checked_by_its_digest_of_what_it_reads():
+    name = "layers.0.qkv.weight"
+    _, engine, publisher, _ = build(CopiedWeights, Elsewhere(tiny_model(seed=9), name))
+    with pytest.raises(WeightSyncError, match=rf"1 of 15 tensors differ \({name}\)"):
+        publisher.publish(0)
+    assert engine.is_updating
+    model, engine, publisher, _ = build(CopiedWeights, Trusting(tiny_model(seed=9), name))
+    with planted_fault("what was received is digested, and an old tensor is served"):
+        publisher.publish(0)
+        EXACT.check(engine.score(prompt(20)), tiny_engine(model).score(prompt(20)))
 
 
 def test_other_weights_under_a_known_number_are_not_served():

@@ -1,0 +1,333 @@
+"""One step on one model in this process: a plan in, updated weights out.
+
+``NativeTrainer.step`` reads as the algorithm: for each update accumulate the gradient of every micro-batch and apply it.
+The model may be shared with an engine and is written in place, by the trainer only and only inside ``step``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from zerogap.config.corrections import CorrectionsConfig
+from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
+from zerogap.config.train import TrainConfig
+from zerogap.errors import CheckpointError, DataError
+from zerogap.models import CausalLM
+from zerogap.train.columns import StepColumns, StepMeter
+from zerogap.train.critic import Critic
+from zerogap.train.forward import scores
+from zerogap.train.metrics import (
+    OldLogProbAudit,
+    Phase,
+    StepGradient,
+    TrainMetrics,
+    TrainProgress,
+)
+from zerogap.train.old_log_probs import compare
+from zerogap.train.optimizer import Optimizer
+from zerogap.train.packing import MicroBatch, UpdateBatches, pack_members
+from zerogap.train.plan import StepPlan
+from zerogap.train.planning import plan_step
+from zerogap.train.policy_gradient import PolicyGradient
+from zerogap.train.requirements import check_corrections, check_models
+from zerogap.train.schedule import learning_rate_at
+from zerogap.train.scoring import score_samples
+from zerogap.train.summary import summarise, summarise_critic
+from zerogap.train.teacher import Teacher
+from zerogap.train.tokens import TokenIndex
+from zerogap.types import Sample
+
+_FILE = "trainer.safetensors"
+_OPTIMIZER, _CRITIC = "optimizer.", "critic."
+_NONE = CorrectionsConfig()
+
+
+class NativeTrainer:
+    """A ``Trainer``. Owns the optimizer and its state; trains ``model`` in place."""
+
+    name = "trainer"
+
+    def __init__(
+        self,
+        model: CausalLM,
+        config: TrainConfig,
+        loss: LossConfig,
+        *,
+        total_steps: int,
+        vocab_limit: int,
+        corrections: CorrectionsConfig = _NONE,
+        reference: CausalLM | None = None,
+        teacher: Teacher | None = None,
+    ) -> None:
+        """A trainer at step 0.
+
+        Args:
+            model: fp32, its weights loaded.
+            config: optimizer and packing.
+            loss: objective.
+            total_steps: steps of the run, for the schedule.
+            vocab_limit: ids at or past it do not exist (the tokenizer's size, where the head is padded).
+            corrections: of samples that another policy drew.
+            reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
+            teacher: given exactly when the loss is distillation.
+        """
+        check_models(loss, reference, teacher)
+        self.model, self._config, self._loss = model, config, loss
+        self._reference, self._teacher = reference, teacher
+        self._total_steps, self._vocab_limit = total_steps, vocab_limit
+        self._num_steps = 0
+        self.is_torn = False
+        """See ``Trainer``."""
+        self.critic = (
+            Critic(model, loss.critic, config) if isinstance(loss, PPOLossConfig) else None
+        )
+        self._optimizer = Optimizer(
+            model,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            max_grad_norm=config.max_grad_norm,
+            keeps_masters=model.is_bf16,
+        )
+        self._meter = StepMeter()
+        self.use_corrections(corrections)
+
+    def use_corrections(self, corrections: CorrectionsConfig) -> None:
+        """See ``Trainer``."""
+        check_corrections(self._loss, corrections)
+        self._corrections = corrections
+
+    def plan(
+        self,
+        samples: Sequence[Sample],
+        *,
+        exact_version: int | None = None,
+        on_progress: Callable[[TrainProgress], None] | None = None,
+    ) -> StepPlan:
+        """See ``Trainer``."""
+        self._meter = StepMeter(on_progress)
+        return plan_step(
+            samples,
+            partial(self._score, samples),
+            config=self._config,
+            loss=self._loss,
+            corrections=self._corrections,
+            vocab_limit=self._vocab_limit,
+            step_number=self._num_steps,
+            exact_version=exact_version,
+        )
+
+    def step(
+        self, plan: StepPlan, *, on_progress: Callable[[TrainProgress], None] | None = None
+    ) -> TrainMetrics:
+        """See ``Trainer``."""
+        updates = self._begin(plan, on_progress)
+        columns, meter, learning_rate = StepColumns(plan), self._meter, self._learning_rate()
+        gradient = self._gradient_of(plan, columns)
+        losses, grad_norms, critic_updates, audit = [], [], [], plan.old.audit
+        for number, batches in enumerate(updates):
+            self._optimizer.zero_grad()
+            losses.append(gradient.accumulate(number, batches))
+            if number == 0:
+                audit = self._settle(plan, columns)
+            if plan.trains_policy:
+                with meter.spans.span("optimizer"):
+                    grad_norms.append(self._optimizer.update(learning_rate))
+                self.is_torn = True
+            if self.critic is not None:
+                critic_updates.append(self.critic.update(plan, batches.all, meter))
+                self.is_torn = True
+        self._num_steps += 1
+        metrics = summarise(
+            plan,
+            columns,
+            updates,
+            losses=losses,
+            grad_norms=grad_norms,
+            critic=summarise_critic(plan, critic_updates) if critic_updates else None,
+            preferences=gradient.preferences,
+            audit=audit,
+            learning_rate=learning_rate,
+            max_rows=self._config.micro_batch_tokens,
+            seconds=meter.spans.take_totals(),
+        )
+        self.is_torn, self._meter = False, StepMeter()
+        return metrics
+
+    def gradient(
+        self, plan: StepPlan, *, on_progress: Callable[[TrainProgress], None] | None = None
+    ) -> StepGradient:
+        """See ``Trainer``."""
+        first, *_ = self._begin(plan, on_progress)
+        self._optimizer.zero_grad()
+        loss = self._gradient_of(plan, StepColumns(plan)).accumulate(0, first)
+        return StepGradient(
+            loss=loss,
+            grad_norm=self._optimizer.grad_norm(),
+            tensors=self._optimizer.gradients(),
+            num_updates=plan.num_updates,
+        )
+
+    def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        """See ``Trainer``."""
+        return score_samples(
+            self.model,
+            samples,
+            vocab_limit=self._vocab_limit,
+            micro_batch_tokens=self._config.micro_batch_tokens,
+            share_prompts=self._config.share_prompts,
+        )
+
+    def save(self, folder: Path) -> None:
+        """See ``Trainer``: one file, which holds ``state_dict``."""
+        state = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(state, folder / _FILE)
+
+    def load(self, folder: Path) -> None:
+        """See ``Trainer``."""
+        try:
+            state = load_file(folder / _FILE)
+        except (OSError, ValueError, SafetensorError) as error:
+            msg = f"{folder / _FILE} cannot be read ({error}); delete the checkpoint's folder to go on from the one before"
+            raise CheckpointError(msg) from error
+        self.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything but the weights that the next step depends on, as plain tensors.
+
+        Moments are views: write or copy them before the next step.
+        """
+        optimizer = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
+        critic = {} if self.critic is None else self.critic.state_dict()
+        critic = {_CRITIC + name: t for name, t in critic.items()}
+        return {
+            "num_steps": torch.tensor(self._num_steps),
+            "torch_rng_state": torch.get_rng_state(),
+            **optimizer,
+            **critic,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a ``state_dict``; the model's weights are loaded separately.
+
+        Raises:
+            CheckpointError: the state belongs to another model, or is none.
+        """
+        if missing := {"num_steps", "torch_rng_state"} - state.keys():
+            msg = f"the trainer state lacks {sorted(missing)}: it is incomplete or not a trainer's; resume from another checkpoint"
+            raise CheckpointError(msg)
+        critic = {n.removeprefix(_CRITIC): t for n, t in state.items() if n.startswith(_CRITIC)}
+        if self.critic is not None:
+            self.critic.load_state_dict(critic)
+        elif critic:
+            msg = f'the trainer state has a critic ({len(critic)} tensors) and this loss trains none: it is of a run with another loss; resume with loss.kind = "ppo"'
+            raise CheckpointError(msg)
+        self._optimizer.load_state_dict(
+            {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
+        )
+        self._num_steps = int(state["num_steps"])
+        torch.set_rng_state(state["torch_rng_state"])
+
+    def _learning_rate(self) -> float:
+        return learning_rate_at(
+            self._num_steps,
+            peak=self._config.learning_rate,
+            schedule=self._config.schedule,
+            warmup_steps=self._config.warmup_steps,
+            total_steps=self._total_steps,
+        )
+
+    # ------------------------------------------------------------ a step's parts
+
+    def _begin(
+        self, plan: StepPlan, on_progress: Callable[[TrainProgress], None] | None
+    ) -> list[UpdateBatches]:
+        """The micro-batches of each update."""
+        if plan.step_number != self._num_steps:
+            msg = f"a plan of step {plan.step_number + 1} was given to a trainer that has done {self._num_steps} steps: what it rests on was computed with other weights; plan the step again"
+            raise DataError(msg)
+        meter = self._meter
+        meter.on_progress = on_progress
+        updates = [
+            UpdateBatches(
+                learning=self._pack(plan.samples, plan.is_member_B(number) & plan.learns_B),
+                watching=self._pack(plan.samples, plan.is_member_B(number) & ~plan.learns_B),
+            )
+            for number in range(plan.num_updates)
+        ]
+        batches = [batch for update in updates for batch in update.all]
+        meter.expect("update", batches)
+        if isinstance(self._loss, DPOLossConfig):
+            meter.expect("preferences", batches)
+        if self.critic is not None:
+            meter.expect("critic", batches)
+        return updates
+
+    def _gradient_of(self, plan: StepPlan, columns: StepColumns) -> PolicyGradient:
+        return PolicyGradient(
+            self.model,
+            self._teacher,
+            self._config,
+            self._loss,
+            vocab_limit=self._vocab_limit,
+            plan=plan,
+            columns=columns,
+            meter=self._meter,
+        )
+
+    def _settle(self, plan: StepPlan, columns: StepColumns) -> OldLogProbAudit:
+        """The first update's forward passes are done and nothing is applied: look at what they say of what was taken over."""
+        old = plan.old
+        if not old.audit.num_audited:
+            return old.audit
+        found = compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
+        if old.is_final or not (found.num_different and old.is_taken_B.any()):
+            return replace(found, num_taken=old.audit.num_taken)
+        columns.replace_old(self._score(plan.samples, "old", old.is_taken_B))
+        return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
+
+    def _score(
+        self, samples: Sequence[Sample], phase: Phase, is_wanted_B: np.ndarray
+    ) -> np.ndarray:
+        """A ``Score`` of these samples."""
+        meter, index = self._meter, TokenIndex(samples)
+        batches = self._pack(samples, is_wanted_B)
+        meter.expect(phase, batches)
+        if phase != "old":
+            # About as many rows as the updates will have; exactly so once they are packed.
+            meter.expect("update", batches)
+        column_S = index.new_column()
+        with meter.spans.span(phase):
+            for batch, found_R in self._passes(phase, batches, samples):
+                column_S[index.slots(batch)] = found_R
+                meter.advance(phase, batch)
+        return column_S
+
+    def _passes(
+        self, phase: Phase, batches: Sequence[MicroBatch], samples: Sequence[Sample]
+    ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
+        if phase == "teacher":
+            assert self._teacher is not None, "a loss that asks a teacher was given one"
+            return self._teacher.scores(batches, samples)
+        if phase == "values":
+            assert self.critic is not None, "a loss that asks a critic has one"
+            return self.critic.values(batches)
+        model = self.model if phase == "old" else self._reference
+        assert model is not None, "a loss that asks a reference was given one"
+        return scores(model, batches, samples, vocab_limit=self._vocab_limit)
+
+    def _pack(self, samples: Sequence[Sample], is_member_B: np.ndarray) -> list[MicroBatch]:
+        with self._meter.spans.span("pack"):
+            return pack_members(
+                samples,
+                is_member_B,
+                max_rows=self._config.micro_batch_tokens,
+                share_prompts=self._config.share_prompts,
+            )

@@ -1,0 +1,187 @@
+"""Everything that a step decides before its first update.
+
+The order matters: who takes part; what must be known before the weights move (log-probs at the start of the step, the
+reference's, the teacher's, a critic's values); advantages, which rest on these; corrections, over the full batch; and the
+denominators, which are those of the full batch, whatever was rejected.
+
+Nothing here knows a model: forward passes are asked of whoever has one (``Score``), on one process or on many. B samples.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerogap.algorithms import Corrections, correct_mismatch, loss_denominators
+from zerogap.config.corrections import CorrectionsConfig
+from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
+from zerogap.config.train import TrainConfig
+from zerogap.train.advantages import Advantages, Scored, decide_advantages
+from zerogap.train.metrics import Score
+from zerogap.train.old_log_probs import OldLogProbs, decide_old_log_probs, from_the_engine
+from zerogap.train.participants import take_part
+from zerogap.train.plan import StepPlan
+from zerogap.train.preferences import preference_pairs
+from zerogap.train.requirements import (
+    denominator_of,
+    has_policy_ratio,
+    is_gradient_from_advantage,
+    needs_old_first,
+    needs_teacher_scores,
+)
+from zerogap.train.tokens import StepTokens
+from zerogap.types import Sample
+
+
+def plan_step(
+    samples: Sequence[Sample],
+    score: Score,
+    *,
+    config: TrainConfig,
+    loss: LossConfig,
+    corrections: CorrectionsConfig,
+    vocab_limit: int,
+    step_number: int,
+    exact_version: int | None,
+) -> StepPlan:
+    """The plan of a step: a function of its arguments and of what ``score`` finds.
+
+    Args:
+        samples: as ``Trainer.plan`` takes them.
+        score: forward passes with the weights as they are now.
+        config: how many updates, and where old log-probs come from.
+        loss: objective.
+        corrections: of samples that another policy drew.
+        vocab_limit: ids at or past it do not exist.
+        step_number: steps done before.
+        exact_version: see ``Trainer.plan``.
+
+    Raises:
+        DataError: no sample trains, or one cannot be scored.
+        NumericsError: a reward or a log-prob is not finite; names the record.
+    """
+    who = take_part(samples, max_updates=config.updates_per_step, vocab_limit=vocab_limit)
+    tokens = StepTokens(tuple(samples), who)
+    leaf_B = _leaves(tokens)
+    old = _decide_old(tokens, score, leaf_B, config, loss, corrections, step_number, exact_version)
+    scored = Scored(
+        old_S=old.old_S,
+        reference_S=score("reference", who.is_kept_B) if loss.needs_reference else None,
+        teacher_S=score("teacher", who.is_kept_B) if needs_teacher_scores(loss) else None,
+        values_S=score("values", who.is_kept_B) if isinstance(loss, PPOLossConfig) else None,
+    )
+    advantages = decide_advantages(tokens, scored, loss)
+    trains_policy = not _is_critic_alone(loss, step_number)
+    pairs_P2 = _all_pairs(tokens) if isinstance(loss, DPOLossConfig) else None
+    return StepPlan(
+        step_number=step_number,
+        tokens=tokens,
+        denominator_B=_denominators(tokens, loss, pairs_P2),
+        leaf_B=leaf_B,
+        learns_B=_learners(tokens, advantages, leaf_B, loss) & trains_policy,
+        advantages=advantages,
+        old=old,
+        ref_log_probs_S=scored.reference_S,
+        values_S=scored.values_S,
+        corrections=_correct(tokens, old, corrections),
+        off_policy_kl=corrections.off_policy_kl,
+        pairs_P2=pairs_P2,
+        trains_policy=trains_policy,
+    )
+
+
+def _leaves(tokens: StepTokens) -> np.ndarray:
+    number_of = {name: n for n, name in enumerate(dict.fromkeys(tokens.group_ids))}
+    return np.array([number_of[group_id] for group_id in tokens.group_ids])
+
+
+def _decide_old(
+    tokens: StepTokens,
+    score: Score,
+    leaf_B: np.ndarray,
+    config: TrainConfig,
+    loss: LossConfig,
+    corrections: CorrectionsConfig,
+    step_number: int,
+    exact_version: int | None,
+) -> OldLogProbs:
+    """Which of them are computed before the first update."""
+    if config.old_log_probs == "rollout":
+        return from_the_engine(tokens)
+    is_needed_first = needs_old_first(loss, corrections)
+    is_later_B = (tokens.who.update_B > 0) & has_policy_ratio(loss)
+    return decide_old_log_probs(
+        tokens,
+        score,
+        is_wanted_B=tokens.who.is_kept_B if is_needed_first else is_later_B,
+        leaf_B=leaf_B,
+        exact_version=exact_version,
+        audit_share=config.audit_share,
+        seed=step_number,
+        is_final=is_needed_first,
+    )
+
+
+def _is_critic_alone(loss: LossConfig, step_number: int) -> bool:
+    """Whether this step (from 0) trains the critic and leaves the policy as it is."""
+    return isinstance(loss, PPOLossConfig) and step_number < loss.critic.warmup_steps
+
+
+def _learners(
+    tokens: StepTokens, advantages: Advantages, leaf_B: np.ndarray, loss: LossConfig
+) -> np.ndarray:
+    """Bool [B]: samples of leaves whose loss may have a gradient; that of the others is exactly 0."""
+    kept_B = tokens.who.is_kept_B
+    if not is_gradient_from_advantage(loss):
+        return kept_B
+    is_nonzero_S = tokens.trains_S & (advantages.column_S != 0)
+    has_signal_B = [bool(nonzero.any()) for nonzero in tokens.index.split(is_nonzero_S)]
+    return kept_B & np.isin(leaf_B, leaf_B[has_signal_B])
+
+
+def _correct(
+    tokens: StepTokens, old: OldLogProbs, corrections: CorrectionsConfig
+) -> Corrections | None:
+    """Weights and rejections, where they are switched on."""
+    if not corrections.needs_old_log_probs:
+        return None
+    return correct_mismatch(
+        old.old_S,
+        tokens.rollout_log_probs_S,
+        tokens.trains_S,
+        tokens.record_S,
+        weight=corrections.weight,
+        mask=corrections.mask,
+        veto=corrections.veto,
+        name_token=tokens.index.name,
+    )
+
+
+def _all_pairs(tokens: StepTokens) -> np.ndarray:
+    """Of one update after the other."""
+    who = tokens.who
+    members = [who.update_B == number for number in range(who.num_updates)]
+    return np.concatenate([preference_pairs(tokens.samples, is_in_B) for is_in_B in members])
+
+
+def _denominators(tokens: StepTokens, loss: LossConfig, pairs_P2: np.ndarray | None) -> np.ndarray:
+    """float64 [B], each over its sample's update; infinite where a sample takes no part."""
+    update_B = tokens.who.update_B
+    denominator_B = np.full(len(update_B), np.inf)
+    for number in range(tokens.who.num_updates):
+        is_in_B = update_B == number
+        if pairs_P2 is None:
+            denominator_B[is_in_B] = _of_update(tokens, is_in_B, loss)[is_in_B]
+        else:
+            denominator_B[is_in_B] = float(is_in_B[pairs_P2[:, 0]].sum())
+    return denominator_B
+
+
+def _of_update(tokens: StepTokens, is_in_B: np.ndarray, loss: LossConfig) -> np.ndarray:
+    kind, constant = denominator_of(loss)
+    ids_of = {"group": tokens.group_ids, "rollout": [s.rollout_id for s in tokens.samples]}
+    return loss_denominators(
+        tokens.num_loss_tokens_B * is_in_B,
+        kind=kind,
+        constant=constant,
+        shared_ids=ids_of.get(kind),
+    )

@@ -1,0 +1,94 @@
+"""The tokens of a step's samples, one after the other, as columns: what is known of them before anything is computed.
+
+Letters: B samples, S all their tokens one after the other, R targets of a micro-batch, T tokens of one sample.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from zerogap.train.packing import MicroBatch
+from zerogap.train.participants import Participants
+from zerogap.types import Sample
+
+
+class TokenIndex:
+    """Where each token of each sample stands: its slot."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+        self._end_B = np.cumsum([len(sample) for sample in samples])
+
+    def new_column(self) -> np.ndarray:
+        """float32 [S] of NaN, the mark of a slot that nothing has written."""
+        return np.full(self._end_B[-1] if len(self._end_B) else 0, np.nan, np.float32)
+
+    def spread(self, values_B: np.ndarray) -> np.ndarray:
+        """[S]: each sample's value at all of its tokens."""
+        return np.repeat(values_B, [len(sample) for sample in self._samples])
+
+    def slots(self, micro_batch: MicroBatch) -> np.ndarray:
+        """int64 [R]: the slot of each target."""
+        start_B = self._end_B - [len(sample) for sample in self._samples]
+        return start_B[micro_batch.sample_R] + micro_batch.position_R
+
+    def split(self, column_S: np.ndarray) -> list[np.ndarray]:
+        """One array [T] a sample."""
+        return np.split(column_S, self._end_B[:-1])
+
+    def name(self, slot: int) -> str:
+        """How an error calls the token of a slot."""
+        at = int(np.searchsorted(self._end_B, slot, side="right"))
+        position = slot - (self._end_B[at] - len(self._samples[at]))
+        return f"rollout {self._samples[at].rollout_id}, position {position}"
+
+
+@dataclass(frozen=True, eq=False)
+class StepTokens:
+    """Columns of a step's samples, made from the samples and from who takes part."""
+
+    samples: Sequence[Sample]
+    who: Participants
+
+    @cached_property
+    def index(self) -> TokenIndex:
+        """Of the samples."""
+        return TokenIndex(self.samples)
+
+    @cached_property
+    def group_ids(self) -> list[str]:
+        """One a sample."""
+        return [sample.group_id for sample in self.samples]
+
+    @cached_property
+    def rewards_B(self) -> np.ndarray:
+        """float64 [B]; NaN without one."""
+        return np.array([np.nan if s.reward is None else s.reward for s in self.samples])
+
+    @cached_property
+    def num_loss_tokens_B(self) -> np.ndarray:
+        """int64 [B]: 0 for samples that have no part."""
+        return np.array([s.num_loss_tokens for s in self.samples]) * self.who.is_kept_B
+
+    @cached_property
+    def record_S(self) -> np.ndarray:
+        """int64 [S]: the sample of each token."""
+        return self.index.spread(np.arange(len(self.samples)))
+
+    @cached_property
+    def trains_S(self) -> np.ndarray:
+        """Bool [S]: tokens of the loss."""
+        loss_mask_S = np.concatenate([sample.loss_mask for sample in self.samples])
+        return self.index.spread(self.who.is_kept_B) & loss_mask_S
+
+    @cached_property
+    def rollout_log_probs_S(self) -> np.ndarray:
+        """float32 [S]: the engine's."""
+        return np.concatenate([s.rollout_log_probs for s in self.samples])
+
+    @cached_property
+    def weight_version_S(self) -> np.ndarray:
+        """int64 [S]; -1 where no engine sampled."""
+        return np.concatenate([s.weight_version for s in self.samples])
