@@ -21,7 +21,7 @@ from zerogap.config.load import load_config
 from zerogap.config.monitoring import LedgerConfig
 from zerogap.data import reencode
 from zerogap.engine import Engine
-from zerogap.kernels import kernel_report, products
+from zerogap.kernels import Products, kernel_report
 from zerogap.ledger import ForwardScorer, Ledger, LedgerEntry
 from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
@@ -48,20 +48,24 @@ class Bench:
             model or self.policy.model,
             kv_cache_tokens=32_768,
             eos_token_ids=self.policy.eos_token_ids,
-            vocab_limit=self.policy.vocab_limit,
         )
         return drawing(config, self.policy)(engine)
 
     def audit(
-        self, samples: Sequence[Sample], *, version: int = 0, history: WeightHistory | None = None
+        self,
+        samples: Sequence[Sample],
+        *,
+        version: int = 0,
+        history: WeightHistory | None = None,
+        products: Products = "exact",
     ) -> LedgerEntry:
         """Every token, by weights of ``version``."""
         scorer = ForwardScorer(
             self.policy.model,
             live_version=lambda: version,
-            vocab_limit=self.policy.vocab_limit,
             micro_batch_tokens=self.config.train.micro_batch_tokens,
             history=history,
+            products=products,
         )
         ledger = Ledger(
             scorer,
@@ -84,16 +88,12 @@ def top_p(bench: Bench) -> LedgerEntry:
 
 def blas(bench: Bench) -> LedgerEntry:
     """The trainer multiplies with a BLAS."""
-    samples = bench.draw()
-    with products("blas"):
-        return bench.audit(samples)
+    return bench.audit(bench.draw(), products="blas")
 
 
 def bf16(bench: Bench) -> LedgerEntry:
     """The engine computes in bf16."""
-    model = CausalLM(bench.policy.model.config, precision="bf16")
-    model.load_state_dict(bench.policy.model.state_dict())
-    return bench.audit(bench.draw(model.round_weights_()))
+    return bench.audit(bench.draw(bench.policy.model.copied(precision="bf16")))
 
 
 def old_weights(bench: Bench) -> LedgerEntry:
@@ -106,7 +106,6 @@ def old_weights(bench: Bench) -> LedgerEntry:
         config.train,
         config.loss,
         total_steps=config.run.steps,
-        vocab_limit=bench.policy.vocab_limit,
     )
     for _ in range(NUM_STEPS):
         trainer.step(trainer.plan(samples))

@@ -62,7 +62,6 @@ def steps(config: RunConfig) -> Iterator[dict[str, float]]:
         config.train,
         config.loss,
         total_steps=config.run.steps,
-        vocab_limit=policy.vocab_limit,
     )
     ledger = ledger_of(config, policy, engine)
     for step in itertools.count(1):
@@ -111,7 +110,6 @@ def ledger_of(config: RunConfig, policy: Policy, engine: Engine) -> Ledger:
     scorer = ForwardScorer(
         policy.model,
         live_version=lambda: engine.weight_version,
-        vocab_limit=policy.vocab_limit,
         micro_batch_tokens=config.train.micro_batch_tokens,
     )
     return Ledger(

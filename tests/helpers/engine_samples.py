@@ -54,7 +54,6 @@ def trainer_of(model: CausalLM, **config: object) -> NativeTrainer:
         TrainConfig(**values),
         GRPOLossConfig(),
         total_steps=4,
-        vocab_limit=model.config.vocab_size,
     )
 
 

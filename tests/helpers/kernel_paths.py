@@ -1,7 +1,7 @@
-"""Run the same call on the C++ kernels and on the torch reference, and take its gradients.
+"""Run the same call on every backend of kernels, and take its gradients.
 
-``running_on`` swaps what the process-wide ``native`` has loaded, and puts it back: the same switch that a
-machine without a compiler sets.
+The kernels' test suite runs on each name in ``PATHS``. "torch" is what a machine without a compiler gets: ``native`` has
+loaded nothing, and puts its library back afterwards. Any other name is looked up for the CPU's tensors.
 """
 
 import ctypes
@@ -12,21 +12,30 @@ import pytest
 import torch
 from torch import Tensor
 
+import helpers.toy_backend  # noqa: F401 - adds its name
+from zerogap.kernels import Compute
+from zerogap.kernels.choice import OF_DEVICE
 from zerogap.kernels.native import native
 
-PATHS = ("native", "torch")
+PATHS = ("cpu", "torch", "toy")
+BF16 = Compute(rounds_bf16=True)
 
 
 @contextmanager
 def running_on(path: str) -> Iterator[None]:
-    """The block's kernels run on ``path``; a machine without a compiler skips "native"."""
-    if path == "native":
-        if native.library is None:
-            pytest.skip(f"no native kernels here: {native.why_not}")
-        yield
+    """The block's kernels run on ``path``; a machine without a compiler skips "cpu"."""
+    if path == "cpu" and native.library is None:
+        pytest.skip(f"no native kernels here: {native.why_not}")
+    if path == "torch":
+        with running_library(None):
+            yield
         return
-    with running_library(None):
+    before = OF_DEVICE["cpu"]
+    OF_DEVICE["cpu"] = path
+    try:
         yield
+    finally:
+        OF_DEVICE["cpu"] = before
 
 
 @contextmanager

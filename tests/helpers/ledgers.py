@@ -24,7 +24,7 @@ def scorer_of(
     model: CausalLM, *, version: int = 0, history: WeightHistory | None = None, **changes
 ) -> ForwardScorer:
     """The trainer's forward pass of a model that holds ``version``; ``changes`` are arguments of ForwardScorer."""
-    defaults = {"vocab_limit": model.config.vocab_size, "micro_batch_tokens": 256}
+    defaults = {"micro_batch_tokens": 256}
     return ForwardScorer(model, live_version=lambda: version, history=history, **defaults | changes)
 
 

@@ -104,9 +104,7 @@ def as_reference_answer(sample: Sample, *, reward: float) -> Sample:
 
 def score(samples: Sequence[Sample]) -> list[np.ndarray]:
     """By the model that ``trainer_of`` trains."""
-    trainer = NativeTrainer(
-        tiny_model("qwen3"), TrainConfig(), GRPOLossConfig(), total_steps=1, vocab_limit=VOCAB
-    )
+    trainer = NativeTrainer(tiny_model("qwen3"), TrainConfig(), GRPOLossConfig(), total_steps=1)
     return trainer.score(samples)
 
 
@@ -123,7 +121,6 @@ def trainer_of(case: Case, **train: object) -> NativeTrainer:
         case.loss,
         corrections=case.corrections,
         total_steps=10,
-        vocab_limit=VOCAB,
         reference=tiny_model("qwen3", seed=1) if case.loss.needs_reference else None,
         teacher=Teacher(tiny_model("qwen3", seed=2), vocab_limit=VOCAB)
         if is_distillation

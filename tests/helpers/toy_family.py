@@ -45,16 +45,16 @@ class ToyExperts(Part):
         yield from ((hidden, self.weights["router"].shape[0]), (hidden, 2 * self._ffn), (self._ffn, hidden))  # fmt: skip
 
     def __call__(self, layer: Block, x_TD: Tensor, rows: ForwardRows) -> Tensor:
-        normed_TD = kernels.rms_norm(x_TD, layer["moe_norm"].weight, self._eps, is_bf16=rows.is_bf16)  # fmt: skip
-        logits_TE = kernels.linear(normed_TD, layer["router"].weight, is_bf16=rows.is_bf16)
+        normed_TD = kernels.rms_norm(x_TD, layer["moe_norm"].weight, self._eps, compute=rows.compute)  # fmt: skip
+        logits_TE = kernels.linear(normed_TD, layer["router"].weight, compute=rows.compute)
         chosen_T = rows.choices.settle(
             "expert", self._index, lambda out_T: out_T.copy_(logits_TE.argmax(1))
         )
         gate_up, down = (layer[name].weight.chunk(logits_TE.shape[1]) for name in ("gate_up", "down"))  # fmt: skip
         out_TD = torch.zeros_like(x_TD)
         for e in range(logits_TE.shape[1]):
-            gate_up_TF2 = kernels.linear(normed_TD, gate_up[e], is_bf16=rows.is_bf16)
-            expert_TD = kernels.swiglu_linear(gate_up_TF2, down[e], is_bf16=rows.is_bf16)
+            gate_up_TF2 = kernels.linear(normed_TD, gate_up[e], compute=rows.compute)
+            expert_TD = kernels.swiglu_linear(gate_up_TF2, down[e], compute=rows.compute)
             out_TD = torch.where((chosen_T == e)[:, None], expert_TD, out_TD)
         return x_TD + out_TD * logits_TE.gather(1, chosen_T[:, None])
 

@@ -20,7 +20,7 @@ from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 from helpers.train_batches import rewarded
 
-from zerogap.kernels.linear import row_gemm
+from zerogap.kernels.native import native
 
 FAMILIES = [("llama", True), ("llama", False), ("qwen2", False), ("qwen3", True)]
 
@@ -109,7 +109,7 @@ def test_the_engines_own_score_is_what_it_reported():
 
 
 def test_it_holds_in_fixed_tiles_where_the_blas_does_not_keep_rows(monkeypatch):
-    monkeypatch.setattr(row_gemm, "tile", 64)
+    monkeypatch.setattr(native, "tile", 64)
     model = tiny_model("llama")
     outputs = tiny_engine(model).generate(requests(1.0))
     samples = samples_of(outputs, 1.0)

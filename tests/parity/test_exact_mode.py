@@ -6,6 +6,7 @@ which may show; ``test_engine_vs_trainer.py`` has the three in one, over whole r
 """
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,8 +161,8 @@ def test_a_rounding_that_one_side_leaves_out_is_noticed(family, kernel, monkeypa
     samples, decoded = rollout_of(model)
     healthy = getattr(kernels, kernel)
 
-    def without_rounding(*arguments, is_bf16, **rest):
-        return healthy(*arguments, is_bf16=False, **rest)
+    def without_rounding(*arguments, compute, **rest):
+        return healthy(*arguments, compute=replace(compute, rounds_bf16=False), **rest)
 
     monkeypatch.setattr(kernels, kernel, without_rounding)
     with planted_fault(f"{kernel} does not round in the trainer"):
@@ -177,19 +178,28 @@ def test_products_of_a_blas_on_one_side_are_noticed(family, precision):
     outputs = tiny_engine(model).generate(requests(1.0))
     samples, decoded = samples_of(outputs, 1.0), [o.output_log_probs for o in outputs]
     trainer = trainer_of(model)
-    with planted_fault("the trainer multiplies with a BLAS"), kernels.products("blas"):
+    trainer.use_products("blas")
+    with planted_fault("the trainer multiplies with a BLAS"):
         EXACT.check(sampled(trainer.score(samples), samples), decoded)
+    trainer.use_products("exact")
     EXACT.check(sampled(trainer.score(samples), samples), decoded)
 
 
 @pytest.mark.skipif(not native.has_gemm, reason="no C++ products on this processor")
-def test_an_engine_records_again_when_its_products_are_exact_again():
+def test_an_engine_records_again_when_rows_need_no_tiles_again(monkeypatch):
     engine = tiny_engine(tiny_model("llama"))
-    with kernels.products("blas"):
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "tile", 64)
         engine.generate(requests(1.0))
     assert "torch" in engine._runner._programs.why_not
     engine.generate(requests(1.0))
     assert engine._runner._programs.why_not is None
+
+
+def test_an_engine_of_a_blas_records_nothing_and_says_why():
+    engine = tiny_engine(tiny_model("llama"), products="blas")
+    engine.generate(requests(1.0))
+    assert "torch" in engine._runner._programs.why_not
 
 
 @pytest.mark.parametrize("side", PRECISIONS)

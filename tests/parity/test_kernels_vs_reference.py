@@ -10,6 +10,7 @@ from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
 from zerogap.kernels import (
     VOCAB_CHUNK,
+    Head,
     log_probs,
     norm_linear,
     packed_attention,
@@ -32,7 +33,7 @@ HEADS = (
 
 def check_paths(function, inputs):
     """Both paths agree on outputs and gradients, and neither comparison is blind."""
-    with running_on("native"):
+    with running_on("cpu"):
         ours, gradients = values_and_gradients(function, inputs)
         wrong = [
             as_tuple(function(*inputs[:i], scaled(x), *inputs[i + 1 :]))
@@ -75,7 +76,7 @@ def test_qkv_rope_of_every_head(heads, head_dim):
         )
 
     check_paths(rope, [qkv, *norms])
-    with running_on("native"):
+    with running_on("cpu"):
         ours, gradients = values_and_gradients(rope, [qkv])
     with running_on("torch"):
         theirs, expected = values_and_gradients(rope, [qkv])
@@ -86,12 +87,12 @@ def test_qkv_rope_of_every_head(heads, head_dim):
 
 def test_rope_tables_far_into_a_context():
     inv_freq, positions = torch.rand(20), torch.tensor([0, 1, 15, 4096, 131_071, 4096])
-    with running_on("native"):
+    with running_on("cpu"):
         ours = rope_tables(inv_freq, positions)
     with running_on("torch"):
         theirs = rope_tables(inv_freq, positions)
     FP32_SAME_OP.check(ours, theirs)
-    with planted_fault("position off by one"), running_on("native"):
+    with planted_fault("position off by one"), running_on("cpu"):
         FP32_SAME_OP.check(rope_tables(inv_freq, positions + 1), theirs)
 
 
@@ -111,7 +112,7 @@ def test_a_single_decode_row_over_pages(length):
     _, k, v = random_qkv(length, 6, 2, 32)
     q = torch.randn(1, 6, 32)
     outputs = []
-    for path in ("native", "torch"):
+    for path in ("cpu", "torch"):
         with running_on(path):
             pages = Pages([length], 2, 32)
             at = torch.arange(length).numpy()
@@ -129,11 +130,11 @@ def test_log_probs_of_every_vocabulary(num_rows, vocab):
     target, temperature = torch.randint(vocab, (num_rows,)), 0.3 + torch.rand(num_rows)
 
     def score(hidden, head):
-        return log_probs(hidden, head, target, temperature, vocab_limit=vocab)
+        return log_probs(hidden, Head(head, vocab), target, temperature)
 
     hidden, head = torch.randn(num_rows, 11), torch.randn(vocab, 11)
     results = []
-    for path in ("native", "torch"):
+    for path in ("cpu", "torch"):
         with running_on(path):
             results.append(values_and_gradients(score, [hidden, head]))
     (ours, gradients), (theirs, expected) = results
@@ -164,9 +165,9 @@ def test_the_sampler_draws_the_same_tokens(vocab, filters):
     edits = [(3, 1.3, 0.0), (vocab - 1, 1.0, 2.0), (7, 1.0, -torch.inf)]
     rows = rows_for(torch.rand(50, dtype=torch.float64), temperature=0.8, edits=edits, **filters)
     drawn = []
-    for path in ("native", "torch"):
+    for path in ("cpu", "torch"):
         with running_on(path):
-            drawn.append(sample_tokens(hidden, head, rows, vocab_limit=vocab))
+            drawn.append(sample_tokens(hidden, Head(head, vocab), rows))
     (tokens, *numbers), (expected_tokens, *expected) = drawn
     EXACT.check(tokens, expected_tokens)
     FP32_SAME_OP.check(numbers, expected)

@@ -6,7 +6,7 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT_NORM
-from helpers.train_batches import VOCAB, make_sample, make_trees, rewarded, train_on
+from helpers.train_batches import make_sample, make_trees, rewarded, train_on
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
@@ -25,7 +25,6 @@ def trained(samples, *, family="qwen3", loss=None, **config):
         TrainConfig(learning_rate=0.0, max_grad_norm=1e9, **{"micro_batch_tokens": ROOMY, **config}),
         loss,
         total_steps=1,
-        vocab_limit=VOCAB,
         reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
     )  # fmt: skip
     metrics = train_on(trainer, rewarded(samples, seed=len(samples)))

@@ -47,7 +47,6 @@ class TwoSides:
             TrainConfig(learning_rate=1e-3),
             GRPOLossConfig(),
             total_steps=4,
-            vocab_limit=97,
         )
         self.publisher.publish(0)
         outputs = self.engine.generate([request(prompt(21), n=3)])

@@ -14,7 +14,7 @@ from helpers.packed_rows import PackedRows
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
-from helpers.train_batches import VOCAB, make_groups, rewarded, standard_scores, train_on
+from helpers.train_batches import make_groups, rewarded, standard_scores, train_on
 
 from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
@@ -52,7 +52,6 @@ def gradient_of(samples=SAMPLES, *, family="qwen3", loss=None, **train):
         ),
         loss,
         total_steps=1,
-        vocab_limit=VOCAB,
         reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
     )
     metrics = train_on(trainer, samples)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.attention_cases import Pages, packed_tree, random_qkv
 from helpers.examples import examples
-from helpers.kernel_paths import PATHS, as_tuple, running_on
+from helpers.kernel_paths import BF16, PATHS, as_tuple, running_on
 from helpers.planted_fault import planted_fault
 from helpers.sampling_rows import rows_for, select_rows
 from helpers.tolerance import EXACT
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from zerogap.kernels import (
     VOCAB_CHUNK,
+    Head,
     linear,
     log_probs,
     norm_linear,
@@ -79,7 +80,7 @@ def _kernels():
 
     def sampler(**filters):
         rows = rows_for(uniform, temperature=0.8, edits=edits, **filters)
-        return RowKernel(lambda x, rows: sample_tokens(x, head, rows, vocab_limit=vocab), [x, rows])
+        return RowKernel(lambda x, rows: sample_tokens(x, Head(head, vocab), rows), [x, rows])
 
     return {
         "rms_norm": RowKernel(lambda x: rms_norm(x, norm, 1e-5), [x]),
@@ -94,19 +95,19 @@ def _kernels():
         ),
         "round_bf16": RowKernel(round_bf16, [x]),
         "linear in bf16": RowKernel(
-            lambda x: linear(x, weight, bias, residual_TO=x[:, :OUT], is_bf16=True), [x]
+            lambda x: linear(x, weight, bias, residual_TO=x[:, :OUT], compute=BF16), [x]
         ),
         "norm_linear in bf16": RowKernel(
-            lambda x: norm_linear(x, norm, weight, bias, eps=1e-5, is_bf16=True), [x]
+            lambda x: norm_linear(x, norm, weight, bias, eps=1e-5, compute=BF16), [x]
         ),
         "swiglu_linear in bf16": RowKernel(
-            lambda x: swiglu_linear(x, weight, is_bf16=True), [gate_up]
+            lambda x: swiglu_linear(x, weight, compute=BF16), [gate_up]
         ),
         "qkv_rope in bf16": RowKernel(
-            lambda *x: qkv_rope(*x, q_norm, k_norm, **heads, is_bf16=True), [qkv, cos, sin]
+            lambda *x: qkv_rope(*x, q_norm, k_norm, **heads, compute=BF16), [qkv, cos, sin]
         ),
         "log_probs": RowKernel(
-            lambda x, y, t: log_probs(x, head, y, t, vocab_limit=vocab), [x, target, temperature]
+            lambda x, y, t: log_probs(x, Head(head, vocab), y, t), [x, target, temperature]
         ),
         "sampler": sampler(),
         "sampler with filters": sampler(top_k=50, top_p=0.8, min_p=0.01),

@@ -65,7 +65,7 @@ def check_rows(batch: MicroBatch, given_samples):
     for row, seen in enumerate(visible):
         assert seen[-1] == row, "a row sees itself last"
         assert batch.positions_T[row] == len(seen) - 1
-        assert (batch.positions_T.numpy()[seen] == np.arange(len(seen))).all()
+        assert (batch.positions_T[seen] == np.arange(len(seen))).all()
         for position, earlier in enumerate(seen):
             assert (visible[earlier] == seen[: position + 1]).all(), "a key saw another past"
     for row, target, i, position in zip(
@@ -73,7 +73,7 @@ def check_rows(batch: MicroBatch, given_samples):
     ):
         sample = given_samples[i]
         assert target == sample.token_ids[position]
-        seen_ids = batch.token_ids_T.numpy()[visible[row]]
+        seen_ids = batch.token_ids_T[visible[row]]
         assert (seen_ids == sample.token_ids[:position]).all()
 
 

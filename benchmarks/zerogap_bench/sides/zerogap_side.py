@@ -11,7 +11,7 @@ from zerogap.config.loss import GRPOLossConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.train import TrainConfig
 from zerogap.engine import EngineStats
-from zerogap.kernels import PAGE_SIZE, products
+from zerogap.kernels import PAGE_SIZE
 from zerogap.kernels.roofline import Bandwidth, measure_bandwidth, measure_fma_peak
 from zerogap.models import Precision
 from zerogap.run import NumericsChoice, load_policy, return_free_memory, settle_numerics
@@ -62,7 +62,7 @@ class Rollout:
             max_running=most,
             max_scheduled_tokens=max(_SCHEDULED_TOKENS, most),
         )
-        self.engine = self.policy.engine(limits)
+        self.engine = self.policy.engine(limits, products=self.numerics.engine)
         self.generate(WARM_UP, seed=0)
         self.start_s = perf_counter() - start_s
 
@@ -105,8 +105,7 @@ class Rollout:
         """All answers, from an empty prefix cache."""
         is_empty = self.engine.flush_cache()
         assert is_empty, "sequences of an earlier run still hold pages"
-        with products(self.numerics.engine):
-            return self.engine.generate(requests(self._prepared, shape, seed=seed))
+        return self.engine.generate(requests(self._prepared, shape, seed=seed))
 
     def _seconds_to_first_token(self, shape: RunShape, *, seed: int) -> float:
         start_s = perf_counter()
@@ -135,7 +134,7 @@ class Step:
             TrainConfig.model_validate(train),
             GRPOLossConfig(),
             total_steps=1_000,
-            vocab_limit=self._rollout.policy.vocab_limit,
+            products=self._rollout.numerics.trainer,
         )
         self._version = 0
         self._step(WARM_UP, seed=0)
@@ -191,14 +190,12 @@ class Step:
         seconds: dict[str, float] = {}
         engine = self._rollout.engine
         with _lap(seconds, "generate"):
-            with products(self._rollout.numerics.engine):
-                outputs = engine.generate(requests(self._prepared, shape, seed=seed))
+            outputs = engine.generate(requests(self._prepared, shape, seed=seed))
         with _lap(seconds, "score"):
             samples = scored_samples(outputs, seed=seed)
         with _lap(seconds, "train"):
             engine.release_memory_occupation()
-            with products(self._rollout.numerics.trainer):
-                metrics = self._trainer.step(self._trainer.plan(samples))
+            metrics = self._trainer.step(self._trainer.plan(samples))
             return_free_memory()
         with _lap(seconds, "publish"):
             # Copies nothing: the engine reads the trainer's storage, and the old prefixes are dropped.

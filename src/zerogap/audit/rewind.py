@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from zerogap.audit.recorded import RecordedRun
 from zerogap.errors import CheckpointError
-from zerogap.kernels import products
 from zerogap.obs import Progress
 from zerogap.run.checkpoint import load_checkpoint
 from zerogap.run.machine import (
@@ -105,10 +104,8 @@ def _train_again(
         return
     settings = run.settings(step)
     trainer.use_corrections(settings.corrections)
-    with (
-        progress.phase(f"train again: step {step} of {last}", unit="rows") as phase,
-        products(settings.products),
-    ):
+    trainer.use_products(settings.products)
+    with progress.phase(f"train again: step {step} of {last}", unit="rows") as phase:
         show = show_training(phase)
         known = exact_version(run.config, step - 1, settings)
         trainer.step(trainer.plan(samples, exact_version=known, on_progress=show), on_progress=show)

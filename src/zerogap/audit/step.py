@@ -10,7 +10,7 @@ from zerogap.audit.recorded import RecordedRun
 from zerogap.audit.rewind import Rewound, rewind
 from zerogap.data import reencode
 from zerogap.errors import CheckpointError
-from zerogap.kernels import products
+from zerogap.kernels import Products
 from zerogap.ledger import AuditedRecord, ForwardScorer, LedgerEntry, climb
 from zerogap.obs import Progress
 from zerogap.run.threads import apply_threads
@@ -39,11 +39,9 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
     rewound = rewind(
         run, step - 1, older=frozenset(v for v in versions if v < step - 1), progress=progress
     )
-    with (
-        progress.phase(f"score step {step}", total=len(samples), unit="rollouts"),
-        products(run.settings(step).products),
-    ):
-        records = _climb(run, rewound, samples)
+    products = run.settings(step).products
+    with progress.phase(f"score step {step}", total=len(samples), unit="rollouts"):
+        records = _climb(run, rewound, samples, products)
     return Audit(
         run=run_dir.resolve().name,
         origin=rewound.origin,
@@ -55,14 +53,16 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
     )
 
 
-def _climb(run: RecordedRun, rewound: Rewound, samples: list[Sample]) -> list[AuditedRecord]:
+def _climb(
+    run: RecordedRun, rewound: Rewound, samples: list[Sample], products: Products
+) -> list[AuditedRecord]:
     policy = rewound.policy
     scorer = ForwardScorer(
         policy.model,
         live_version=lambda: rewound.version,
-        vocab_limit=policy.vocab_limit,
         micro_batch_tokens=run.config.train.micro_batch_tokens,
         history=rewound.history,
+        products=products,
     )
     if not samples:
         return []

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 
 from zerogap.config import RunConfig
-from zerogap.kernels import products
 from zerogap.obs import Progress
 from zerogap.run.progress import show_training
 from zerogap.run.trainers import exact_version
@@ -56,8 +55,9 @@ def compute_answer(
         progress: shows rows.
     """
     trainer.use_corrections(settings.corrections)
+    trainer.use_products(settings.products)
     label = f"loss and gradient of step {step}"
-    with progress.phase(label, unit="rows") as phase, products(settings.products):
+    with progress.phase(label, unit="rows") as phase:
         show = show_training(phase)
         known = exact_version(config, step - 1, settings)
         plan = trainer.plan(samples, exact_version=known, on_progress=show)

@@ -18,7 +18,6 @@ from zerogap.certify.ways import layouts, ways_to_compute
 from zerogap.config import ModelSection
 from zerogap.data import Tokenizer
 from zerogap.foreign import transformers_log_probs
-from zerogap.kernels import products
 from zerogap.obs import Phase
 from zerogap.run.export import export_policy
 from zerogap.run.policy import load_policy
@@ -39,8 +38,7 @@ class Checks:
         self._requests: list[GenerateRequest] = probe_requests(
             policy.tokenizer, self._params, max_positions=policy.model.config.max_positions
         )
-        with products(subjects.engine_products):
-            outputs = subjects.engine().generate(self._requests)
+        outputs = subjects.engine().generate(self._requests)
         self._samples: list[Sample] = samples_of(outputs, self._params.score_temperature)
         self._reported = Reported.of_outputs(outputs)
 
@@ -67,15 +65,13 @@ class Checks:
             f"the {whose} log-probs": partial(step, old)
             for whose, old in (("trainer's", "trainer"), ("engine's", "rollout"))
         }
-        with products(self._subjects.trainer_products):
-            return check_identity(
-                _counted(steps, phase), lambda: digest_weights(named_weights(model)).hex
-            )
+        return check_identity(
+            _counted(steps, phase), lambda: digest_weights(named_weights(model)).hex
+        )
 
     def _rows(self, phase: Phase) -> Finding:
         ways = ways_to_compute(self._subjects, self._requests, self._samples)
-        with products(self._subjects.engine_products):
-            return check_rows(self._reported, _counted(ways, phase), cure=self._cure_for_rows())
+        return check_rows(self._reported, _counted(ways, phase), cure=self._cure_for_rows())
 
     def _cure_for_rows(self) -> str:
         if self._subjects.config.numerics == "fast":
@@ -89,19 +85,13 @@ class Checks:
         subjects, engine = self._subjects, self._subjects.engine()
         model, trainer = subjects.policy.model, subjects.trainer()
         publisher = Publisher(SharedWeights(model), engine, WeightVersions())
-
-        def score(samples: Sequence[Sample]) -> Scores:
-            with products(subjects.trainer_products):
-                return trainer.score(samples)
-
-        with products(subjects.engine_products):
-            return check_versions(
-                engine,
-                self._requests,
-                named_weights(model)["layers.0.input_norm.weight"],
-                publish=publisher.publish,
-                score=score,
-            )
+        return check_versions(
+            engine,
+            self._requests,
+            named_weights(model)["layers.0.input_norm.weight"],
+            publish=publisher.publish,
+            score=trainer.score,
+        )
 
     def _fingerprints(self, phase: Phase) -> Finding:
         engine = self._subjects.engine()
@@ -141,8 +131,7 @@ class Checks:
             fp32_scores=in_fp32,
             foreign_scores=in_transformers,
         )
-        with products(subjects.engine_products):
-            return check_round_trips(folder, subjects.engine(), self._requests, config)
+        return check_round_trips(folder, subjects.engine(), self._requests, config)
 
 
 def _counted(

@@ -13,7 +13,7 @@ import numpy as np
 from zerogap.config import EngineConfig, GRPOLossConfig, LossConfig, RunConfig, TrainConfig
 from zerogap.data import TOKENIZER_FILES
 from zerogap.engine import Engine
-from zerogap.kernels import Products, products
+from zerogap.kernels import Products
 from zerogap.models import resolve_source
 from zerogap.run.policy import Policy, tokenizer_folder
 from zerogap.train import NativeTrainer
@@ -30,15 +30,15 @@ class Subjects:
     policy: Policy
     config: RunConfig
     engine_products: Products = "exact"
-    """Around whatever an engine computes; a run with numerics = "fast" may choose otherwise."""
+    """Of whatever an engine computes; a run with numerics = "fast" may choose otherwise."""
     trainer_products: Products = "exact"
-    """Around whatever a trainer computes."""
+    """Of whatever a trainer computes."""
 
     def engine(self, **changes: Any) -> Engine:  # noqa: ANN401 - values of [engine]
         """One at version 0; ``changes`` are keys of [engine]."""
         given = self.config.engine.model_dump() | _ROOM | changes
         limits = EngineConfig.model_validate(given)
-        return self.policy.engine(limits, seed=self.config.run.seed)
+        return self.policy.engine(limits, products=self.engine_products, seed=self.config.run.seed)
 
     def trainer(self, **changes: Any) -> NativeTrainer:  # noqa: ANN401 - values of [train]
         """One that learns nothing; ``changes`` are keys of [train]."""
@@ -48,14 +48,19 @@ class Subjects:
             TrainConfig.model_validate(given),
             self.loss(),
             total_steps=1,
-            vocab_limit=self.policy.vocab_limit,
+            products=self.trainer_products,
             corrections=self.config.corrections,
         )
 
     def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
         """By an engine on these weights: float32 [T] each, NaN where the policy did not sample."""
-        with products(self.engine_products):
-            return self._score(samples)
+        engine, columns = self.engine(), []
+        for sample in samples:
+            column = np.full(len(sample), np.nan, np.float32)
+            start = sample.num_prompt_tokens
+            column[start:] = engine.score(tuple(sample.token_ids.tolist()), start=start, temperature=sample.temperature)  # fmt: skip
+            columns.append(column)
+        return columns
 
     def loss(self) -> LossConfig:
         """The recipe's, where it is about policy ratios and takes no second model; else GRPO's."""
@@ -71,12 +76,3 @@ class Subjects:
             return None
         folder = tokenizer_folder(resolve_source(name, with_weights=section.tokenizer is None))
         return folder if any((folder / file).exists() for file in TOKENIZER_FILES) else None
-
-    def _score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
-        engine, columns = self.engine(), []
-        for sample in samples:
-            column = np.full(len(sample), np.nan, np.float32)
-            start = sample.num_prompt_tokens
-            column[start:] = engine.score(tuple(sample.token_ids.tolist()), start=start, temperature=sample.temperature)  # fmt: skip
-            columns.append(column)
-        return columns

@@ -10,7 +10,7 @@ from torch import Tensor
 from zerogap.certify.rows import Reported
 from zerogap.certify.subjects import Subjects
 from zerogap.errors import EngineError, OutOfPages
-from zerogap.kernels import PAGE_SIZE, products
+from zerogap.kernels import PAGE_SIZE
 from zerogap.types import GenerateOutput, GenerateRequest, Outcome, Sample
 
 Requests = Sequence[GenerateRequest]
@@ -36,8 +36,7 @@ def ways_to_compute(
         return Reported.of_outputs(subjects.engine(**changes).generate(some))
 
     def trained(**changes: Any) -> Reported:  # noqa: ANN401 - values of [train]
-        with products(subjects.trainer_products):
-            return Reported.of_scores(samples, subjects.trainer(**changes).score(samples))
+        return Reported.of_scores(samples, subjects.trainer(**changes).score(samples))
 
     return {
         "one at a time": lambda: generated(max_running=1),
@@ -64,8 +63,7 @@ def layouts(
 
     def gradient(given: Sequence[Sample], **changes: Any) -> Mapping[str, Tensor]:  # noqa: ANN401 - values of [train]
         trainer = subjects.trainer(**{"updates_per_step": 1, "old_log_probs": "trainer"} | changes)
-        with products(subjects.trainer_products):
-            return trainer.gradient(trainer.plan(given)).tensors
+        return trainer.gradient(trainer.plan(given)).tensors
 
     return {
         "all at once": lambda: gradient(samples, micro_batch_tokens=65_536),

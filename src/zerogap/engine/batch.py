@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerogap.engine.plan import ScheduledRows, StepPlan
-from zerogap.engine.sampling import build_sampling_rows
+from zerogap.engine.sampling import has_edits
 from zerogap.engine.sequence import ScoreTask, Sequence
-from zerogap.kernels import PAGE_SIZE, ROW_MULTIPLE, SamplingRows
+from zerogap.kernels import PAGE_SIZE, ROW_MULTIPLE
 
 _LEAST_WIDTH = 16
 """Pages of the narrowest page table."""
@@ -44,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Draws:
-    """Who draws a token, from which hidden states, and how."""
+    """Who draws a token, from which hidden states. How, their sequences say (``build_sampling_rows``)."""
 
     sequences: list[Sequence]
     """R of them, in order."""
@@ -52,7 +52,6 @@ class Draws:
     """int64 row in T; -1 draws from the sequence's ``prompt_hidden_D``."""
     same_R: np.ndarray
     """int64: the first draw from the same hidden state; its own place where logits are edited."""
-    sampling: SamplingRows
 
     @property
     def num_distinct(self) -> int:
@@ -158,8 +157,7 @@ def _page_table(computing: list[ScheduledRows], num_rows: int) -> np.ndarray:
 
 
 def _draws(drawing: list[Sequence], row_R: np.ndarray) -> Draws:
-    sampling = build_sampling_rows(drawing)
-    has_edits_R = sampling.edit_offsets.diff().numpy() > 0
+    has_edits_R = [has_edits(sequence) for sequence in drawing]
     first_of: dict[object, int] = {}
     same_R = np.arange(len(drawing))
     for r, (sequence, row) in enumerate(zip(drawing, row_R.tolist(), strict=True)):
@@ -167,7 +165,7 @@ def _draws(drawing: list[Sequence], row_R: np.ndarray) -> Draws:
             # Siblings that fork a prompt hold one tensor.
             hidden = ("row", row) if row >= 0 else ("prompt", id(sequence.prompt_hidden_D))
             same_R[r] = first_of.setdefault(hidden, r)
-    return Draws(drawing, row_R, same_R, sampling)
+    return Draws(drawing, row_R, same_R)
 
 
 def _drawing_rows(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> np.ndarray:

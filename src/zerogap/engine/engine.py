@@ -11,7 +11,7 @@ from zerogap.engine.requests import Limits, OpenRequest, open_score
 from zerogap.engine.runner import ModelRunner
 from zerogap.engine.stopping import Detokenizer
 from zerogap.errors import ConfigError, EngineStateError
-from zerogap.kernels import PAGE_SIZE
+from zerogap.kernels import PAGE_SIZE, Products
 from zerogap.models import CausalLM
 from zerogap.types import GenerateOutput, GenerateRequest
 from zerogap.weights import Place, WeightDigest, copy_weights, digest_weights, places_of
@@ -25,7 +25,7 @@ class Engine(EngineCore):
 
     Example:
         ``Engine(model, kv_cache_tokens=16_384, eos_token_ids=tokenizer.eos_token_ids,
-        vocab_limit=tokenizer.vocab_size, detokenizer=tokenizer.decode).generate([request])``
+        detokenizer=tokenizer.decode).generate([request])``
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Engine(EngineCore):
         max_running: int = 256,
         max_scheduled_tokens: int = 1024,
         prefix_cache: bool = True,
-        vocab_limit: int | None = None,
         detokenizer: Detokenizer | None = None,
+        products: Products = "exact",
         weight_version: int = 0,
         seed: int = 0,
     ) -> None:
@@ -52,14 +52,13 @@ class Engine(EngineCore):
             max_scheduled_tokens: most rows a forward pass computes; prompts are cut into chunks for it.
             prefix_cache: share the KV of equal beginnings between requests. A request's siblings share
                 their prompt in any case.
-            vocab_limit: ids at or past it are never drawn and carry no mass; None takes all that the model has.
             detokenizer: (ids, skip_special) -> text; None gives no text and allows no stop strings.
+            products: which matrix products its passes use.
             weight_version: of the model's present weights.
             seed: of the noise of requests that bring none, 0 or more.
         """
-        vocab_limit = model.config.vocab_size if vocab_limit is None else vocab_limit
         limits = Limits(
-            vocab_limit=vocab_limit,
+            vocab_limit=model.head.vocab_limit,
             max_positions=model.config.max_positions,
             num_pages=kv_cache_tokens // PAGE_SIZE,
             eos_token_ids=frozenset(eos_token_ids),
@@ -79,16 +78,10 @@ class Engine(EngineCore):
                 max_scheduled_tokens >= max_running,
                 f"at least max_running ({max_running}), as each running sequence decodes a token a step",
             ),
-            (
-                "vocab_limit",
-                vocab_limit,
-                1 <= vocab_limit <= model.config.vocab_size,
-                f"in [1, {model.config.vocab_size}], the rows of the head",
-            ),
             ("weight_version", weight_version, weight_version >= 0, "0 or more"),
             ("seed", seed, seed >= 0, "0 or more"),
         )
-        runner = ModelRunner(model, num_pages=limits.num_pages, vocab_limit=vocab_limit)
+        runner = ModelRunner(model, num_pages=limits.num_pages, products=products)
         self.kv_cache_bytes = runner.kv_cache_bytes
         self._read_weights = runner.weights
         super().__init__(

@@ -43,6 +43,11 @@ class LogitEdits:
         is_needed = _has_penalty(params) or params.logit_bias or bans
         return cls(params, prompt_ids, stop_ids) if is_needed else None
 
+    @property
+    def num_ids(self) -> int:
+        """E of ``entries``."""
+        return len(self._column_of)
+
     def observe(self, token: int) -> None:
         """A token was drawn."""
         self._num_output += 1
@@ -53,7 +58,7 @@ class LogitEdits:
 
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Edits of the next draw: ids int32 [E], each once; scale float32 [E]; add float32 [E], -inf bans."""
-        params, size = self._params, len(self._column_of)
+        params, size = self._params, self.num_ids
         count, bias, is_seen, is_stop = self._values[:, :size]
         add = bias - np.float32(params.frequency_penalty) * count
         add -= np.float32(params.presence_penalty) * (count > 0)

@@ -4,7 +4,7 @@ A decode step runs the same kernels as the one before with other inputs. The sec
 is recorded (``kernels.program``); from the third on it is repeated without Python between the kernels. Whatever could
 make a recording wrong throws all of them away: another address of a weight or of the KV cache, another module, other
 kernels, another number of threads. While a module has a hook, every pass runs as it is written, since hooks are Python.
-A model that computes something with torch between the kernels cannot be recorded; it runs as before, and ``why_not``
+Only the CPU's passes are recorded. A model that computes something with torch between the kernels cannot be recorded; it runs as before, and ``why_not``
 says what stood in the way.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from zerogap.kernels import Arena, NotRecordable, Program, product_choice, record
+from zerogap.kernels import PLAIN, Arena, Compute, NotRecordable, Program, product_choice, record
 
 _MAX_ROWS = 256
 """Passes with more rows take so long that Python does not show."""
@@ -28,8 +28,9 @@ _ARENA_BYTES = 256 << 20
 class ForwardPrograms:
     """Runs forward passes of one model, recorded where that is possible."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, compute: Compute = PLAIN) -> None:
+        """Nothing recorded yet; ``compute`` is how every pass computes."""
+        self._model, self._compute = model, compute
         self._look_at_modules()
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
         self._seen: set[Hashable] = set()
@@ -52,7 +53,7 @@ class ForwardPrograms:
             places: tensors that ``run`` reads or writes where they are, beside the model's own.
             run: the pass itself.
         """
-        if len(inputs[0]) > _MAX_ROWS or self._is_refused():
+        if len(inputs[0]) > _MAX_ROWS or not inputs[0].is_cpu or self._is_refused():
             return run()
         if self._children() != self._known_children:
             self._look_at_modules()
@@ -76,7 +77,7 @@ class ForwardPrograms:
 
     def _is_refused(self) -> bool:
         """A pass that could not be recorded with a BLAS may be with other products."""
-        if self.why_not is not None and product_choice() != self._refused_choice:
+        if self.why_not is not None and product_choice(self._compute) != self._refused_choice:
             self.why_not = None
         return self.why_not is not None
 
@@ -88,7 +89,7 @@ class ForwardPrograms:
         try:
             output, self._programs[shapes] = record(run, inputs, self._arena)
         except NotRecordable as reason:
-            self.why_not, self._refused_choice = str(reason), product_choice()
+            self.why_not, self._refused_choice = str(reason), product_choice(self._compute)
             return run()
         if len(self._programs) > _MAX_PROGRAMS:
             self._programs.popitem(last=False)
@@ -112,4 +113,4 @@ class ForwardPrograms:
         """What recordings rest on beside the modules: equal states, equal calls."""
         addresses = [None if t is None else t.data_ptr() for d in self._tensors for t in d.values()]
         addresses += [tensor.data_ptr() for tensor in places]
-        return (*addresses, torch.get_num_threads(), product_choice())
+        return (*addresses, torch.get_num_threads(), product_choice(self._compute))

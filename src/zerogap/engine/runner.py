@@ -17,14 +17,19 @@ from torch import Tensor
 from zerogap.engine.batch import Batch, Draws, Rows, Scores
 from zerogap.engine.kv_memory import ForgettableZeros
 from zerogap.engine.programs import ForwardPrograms
+from zerogap.engine.sampling import build_sampling_rows
 from zerogap.errors import NumericsError
 from zerogap.kernels import (
     PAGE_SIZE,
     AttentionPlan,
+    Compute,
     LogitsBuffer,
+    Products,
     log_probs,
     paged_attention,
     sample_tokens,
+    to_device,
+    to_host,
     write_kv,
 )
 from zerogap.models import CausalLM
@@ -88,18 +93,18 @@ class PagedAttention:
 class ModelRunner:
     """Runs a ``CausalLM`` whose parameters may be the trainer's own: they are read, never copied."""
 
-    def __init__(self, model: CausalLM, *, num_pages: int, vocab_limit: int) -> None:
-        config = model.config
+    def __init__(self, model: CausalLM, *, num_pages: int, products: Products = "exact") -> None:
+        config, self._compute = model.config, Compute(products=products)
         self._model = model
         self._scale = config.attention_scale
-        self._vocab_limit = vocab_limit
         self._device = model.head_weight.device
         heads, size = config.num_kv_heads, config.head_dim
-        self._k_memory = ForgettableZeros((config.num_layers, num_pages, heads, size, PAGE_SIZE))
-        self._v_memory = ForgettableZeros((config.num_layers, num_pages, heads, PAGE_SIZE, size))
+        pages, like = (config.num_layers, num_pages, heads), model.head_weight
+        self._k_memory = ForgettableZeros((*pages, size, PAGE_SIZE), like=like)
+        self._v_memory = ForgettableZeros((*pages, PAGE_SIZE, size), like=like)
         self._use_memory()
-        self._logits = LogitsBuffer()
-        self._programs = ForwardPrograms(model)
+        self._logits = LogitsBuffer(self._device)
+        self._programs = ForwardPrograms(model, self._compute)
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -116,14 +121,18 @@ class ModelRunner:
         self._copy_pages(batch.page_copies)
         hidden_TD = self._forward(batch.rows)
         hidden_RD = self._hidden_to_draw(hidden_TD, batch.draws)
-        token_R, log_prob_R, kept_log_mass_R = self._draw(hidden_RD, batch.draws)
-        return StepResult(
-            token_R=token_R.numpy(force=True),
-            log_prob_R=log_prob_R.numpy(force=True),
-            kept_log_mass_R=kept_log_mass_R.numpy(force=True),
+        drawn = self._draw(hidden_RD, batch.draws)
+        score_log_prob_Q = self._score(hidden_TD, batch.scores)
+        token_R, log_prob_R, kept_log_mass_R = (to_host(column) for column in drawn)
+        result = StepResult(
+            token_R=token_R,
+            log_prob_R=log_prob_R,
+            kept_log_mass_R=kept_log_mass_R,
             hidden_RD=hidden_RD,
-            score_log_prob_Q=self._score(hidden_TD, batch.scores).numpy(force=True),
+            score_log_prob_Q=to_host(score_log_prob_Q),
         )
+        _check_finite(result)
+        return result
 
     def clear(self) -> None:
         """Zero every page."""
@@ -132,8 +141,7 @@ class ModelRunner:
         self._use_memory()
 
     def _use_memory(self) -> None:
-        self._k_LPKHS = self._tensor(self._k_memory.array)
-        self._v_LPKSH = self._tensor(self._v_memory.array)
+        self._k_LPKHS, self._v_LPKSH = self._k_memory.tensor, self._v_memory.tensor
 
     def _forward(self, rows: Rows) -> Tensor:
         if not len(rows.token_ids_T):
@@ -147,12 +155,14 @@ class ModelRunner:
             self._tensor(rows.row_position_T),
         ]
 
+        num_keys = int(rows.row_position_T.max()) + 1
+
         def forward() -> Tensor:
-            plan = AttentionPlan(*seen_by)
+            plan = AttentionPlan(*seen_by, num_keys=num_keys)
             attention = PagedAttention(
                 self._k_LPKHS, self._v_LPKSH, plan, slots_W, rows_W, self._scale
             )
-            return self._model(token_ids_T, positions_T, attention)
+            return self._model(token_ids_T, positions_T, attention, compute=self._compute)
 
         inputs = [token_ids_T, positions_T, slots_W, rows_W, *seen_by]
         return self._programs.forward(inputs, [self._k_LPKHS, self._v_LPKSH], forward)
@@ -171,29 +181,29 @@ class ModelRunner:
 
     def _draw(self, hidden_RD: Tensor, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         if not len(hidden_RD):
-            return torch.zeros(0, dtype=torch.int64), torch.zeros(0), torch.zeros(0)
+            none = self._zeros(0)
+            return none.long(), none, none
+        # One row of logits for all draws from one hidden state.
+        first_U, which_R = np.unique(draws.same_R, return_inverse=True)
         return sample_tokens(
-            hidden_RD,
-            self._model.head_weight,
-            draws.sampling,
-            vocab_limit=self._vocab_limit,
+            hidden_RD[self._tensor(first_U)],
+            self._model.head,
+            build_sampling_rows(draws.sequences, self._device),
             buffer=self._logits,
-            same_R=self._tensor(draws.same_R),
+            which_R=self._tensor(which_R),
+            compute=self._compute,
         )
 
     def _score(self, hidden_TD: Tensor, scores: Scores) -> Tensor:
         if not len(scores.row_Q):
-            return torch.zeros(0)
+            return self._zeros(0)
         log_prob_Q, _entropy_Q = log_probs(
             hidden_TD[self._tensor(scores.row_Q)],
-            self._model.head_weight,
+            self._model.head,
             self._tensor(scores.target_Q),
             self._tensor(scores.temperature_Q),
-            vocab_limit=self._vocab_limit,
+            compute=self._compute,
         )
-        if not bool(torch.isfinite(log_prob_Q).all()):
-            msg = "a score is not finite: the weights hold NaN or infinity, or the temperature is too small"
-            raise NumericsError(msg)
         return log_prob_Q
 
     def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
@@ -206,7 +216,20 @@ class ModelRunner:
             self._v_LPKSH[:, target] = self._v_LPKSH[:, source]
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        return to_device(array, self._device)
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float32, device=self._device)
+
+
+def _check_finite(result: StepResult) -> None:
+    bad = np.flatnonzero(~np.isfinite(result.log_prob_R))
+    if len(bad):
+        msg = (
+            f"row {bad[0]} of {len(result.log_prob_R)} has no finite log-prob: its logits hold NaN or infinity, or every id is "
+            "banned; check the weights, the temperature and logit_bias"
+        )
+        raise NumericsError(msg)
+    if not np.isfinite(result.score_log_prob_Q).all():
+        msg = "a score is not finite: the weights hold NaN or infinity, or the temperature is too small"
+        raise NumericsError(msg)

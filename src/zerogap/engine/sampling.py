@@ -1,15 +1,16 @@
 """How each drawing sequence of a step draws: parameters, edits and noise as the kernel's arrays."""
 
+import functools
 from collections.abc import Sequence as Sequences
 
 import numpy as np
 import torch
 
 from zerogap.engine.sequence import Sequence
-from zerogap.kernels import SamplingRows, position_uniform
+from zerogap.kernels import SamplingRows, position_uniform, to_device
 
 
-def build_sampling_rows(sequences: Sequences[Sequence]) -> SamplingRows:
+def build_sampling_rows(sequences: Sequences[Sequence], device: torch.device) -> SamplingRows:
     """One row a sequence, in the given order.
 
     The noise of a draw is keyed by the request's seed, the sibling and the place in the completion, so
@@ -20,20 +21,24 @@ def build_sampling_rows(sequences: Sequences[Sequence]) -> SamplingRows:
         -1, 3
     )
     offsets, ids, scale, add = _edits(sequences)
+    column = functools.partial(to_device, device=device)
     return SamplingRows(
-        temperature_R=torch.from_numpy(settings_RC[:, 0].astype(np.float32)),
-        greedy_R=torch.from_numpy(settings_RC[:, 1].astype(bool)),
-        top_k_R=torch.from_numpy(settings_RC[:, 2].astype(np.int32)),
-        top_p_R=torch.from_numpy(settings_RC[:, 3].astype(np.float32)),
-        min_p_R=torch.from_numpy(settings_RC[:, 4].astype(np.float32)),
-        uniform_R=torch.from_numpy(
-            position_uniform(noise_R3[:, 0], noise_R3[:, 1], noise_R3[:, 2])
-        ),
-        edit_offsets=torch.from_numpy(offsets),
-        edit_ids=torch.from_numpy(ids),
-        edit_scale=torch.from_numpy(scale),
-        edit_add=torch.from_numpy(add),
+        temperature_R=column(settings_RC[:, 0].astype(np.float32)),
+        greedy_R=column(settings_RC[:, 1].astype(bool)),
+        top_k_R=column(settings_RC[:, 2].astype(np.int32)),
+        top_p_R=column(settings_RC[:, 3].astype(np.float32)),
+        min_p_R=column(settings_RC[:, 4].astype(np.float32)),
+        uniform_R=column(position_uniform(noise_R3[:, 0], noise_R3[:, 1], noise_R3[:, 2])),
+        edit_offsets=column(offsets),
+        edit_ids=column(ids),
+        edit_scale=column(scale),
+        edit_add=column(add),
     )
+
+
+def has_edits(sequence: Sequence) -> bool:
+    """Whether the draw changes logits before it draws."""
+    return sequence.edits is not None and sequence.edits.num_ids > 0
 
 
 def _settings(sequence: Sequence) -> tuple[float, bool, int, float, float]:

@@ -1,19 +1,21 @@
-"""Tensor functions that engine and trainer share: a torch reference and a C++ path for CPU.
+"""Tensor functions that engine and trainer share, computed by a backend: C++ on a CPU, torch anywhere.
 
-Every function is row-invariant: a row's bits depend on that row (and, for attention, on its own keys)
+``backend.py`` is the contract, ``choice.py`` says who computes. Every function is row-invariant: a row's bits depend on that row (and, for attention, on its own keys)
 and never on what is computed beside it. That is what makes the trainer's log-prob of a token equal to
 the engine's. ``kernel_report()`` says which path runs and why. A forward pass made of these functions
 can be recorded and made again without the Python between them (``record``).
 """
 
 from zerogap.kernels.attention import packed_attention, paged_attention, write_kv
+from zerogap.kernels.backend import PLAIN, Backend, Compute, Products
+from zerogap.kernels.choice import backend_of, product_choice
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
-from zerogap.kernels.fused import norm_linear, swiglu_linear
-from zerogap.kernels.gradients import embedding, gradients_in_place
-from zerogap.kernels.head import log_probs
+from zerogap.kernels.crossing import to_device, to_host
+from zerogap.kernels.gradients import embedding
+from zerogap.kernels.head import Head, log_probs
 from zerogap.kernels.head_top_k import log_probs_of, top_k_log_probs
 from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
-from zerogap.kernels.linear import linear, product_choice
+from zerogap.kernels.linear import linear, norm_linear, swiglu_linear
 from zerogap.kernels.noise import position_uniform
 from zerogap.kernels.probe import (
     RowProbe,
@@ -21,7 +23,6 @@ from zerogap.kernels.probe import (
     kernel_report,
     probe_row_invariance,
 )
-from zerogap.kernels.products import Products, chosen_products, products
 from zerogap.kernels.program import Arena, NotRecordable, Program, record
 from zerogap.kernels.rounding import round_bf16, round_bf16_
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
@@ -31,11 +32,15 @@ from zerogap.kernels.speed import FastProducts, ProductTimes, time_products
 
 __all__ = [
     "PAGE_SIZE",
+    "PLAIN",
     "ROW_MULTIPLE",
     "VOCAB_CHUNK",
     "Arena",
     "AttentionPlan",
+    "Backend",
+    "Compute",
     "FastProducts",
+    "Head",
     "LogitsBuffer",
     "NotRecordable",
     "PackedLayout",
@@ -44,11 +49,10 @@ __all__ = [
     "Program",
     "RowProbe",
     "SamplingRows",
+    "backend_of",
     "build_packed_layout",
-    "chosen_products",
     "embedding",
     "ensure_row_invariance",
-    "gradients_in_place",
     "kernel_report",
     "linear",
     "log_probs",
@@ -59,7 +63,6 @@ __all__ = [
     "position_uniform",
     "probe_row_invariance",
     "product_choice",
-    "products",
     "qkv_rope",
     "record",
     "rms_norm",
@@ -70,6 +73,8 @@ __all__ = [
     "swiglu",
     "swiglu_linear",
     "time_products",
+    "to_device",
+    "to_host",
     "top_k_log_probs",
     "write_kv",
 ]

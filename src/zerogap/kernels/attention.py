@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from zerogap.errors import KernelError
-from zerogap.kernels import reference
-from zerogap.kernels.constants import PAGE_SIZE
+from zerogap.kernels.choice import backend_of
 from zerogap.kernels.gradients import first_order
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
-from zerogap.kernels.native import native
 
 
 def write_kv(
@@ -38,85 +36,52 @@ def write_kv(
         v_PKSH: see k_PKHS.
         rows_W: int64 [W] the row that goes there, which may go to several; None takes row i for slot i.
     """
-    if native.handles(k_TKH):
-        native.write_kv(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
-        return
-    kept = slots_W >= 0
-    slots = slots_W[kept]
-    pages, offsets = slots // PAGE_SIZE, slots % PAGE_SIZE
-    rows = kept if rows_W is None else rows_W[kept]
-    k_PKHS[pages, :, :, offsets] = k_TKH[rows]
-    v_PKSH[pages, :, offsets] = v_TKH[rows]
+    backend = backend_of(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
+    backend.write_kv(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
 
 
 def paged_attention(
     q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, *, scale: float
 ) -> Tensor:
     """Softmax attention of every query row over its own pages; no autograd. [T, N, H] -> [T, N, H]."""
-    if native.handles(q_TNH) and native.handles_head_dim(q_TNH.shape[-1]):
-        return native.paged_attention(q_TNH, k_PKHS, v_PKSH, plan, scale)[0]
-    return reference.attention_over_pages(
-        q_TNH,
-        k_PKHS,
-        v_PKSH,
-        plan.page_table_BP,
-        plan.row_sequence_T,
-        plan.row_position_T,
-        scale=scale,
+    backend = backend_of(
+        q_TNH, k_PKHS, v_PKSH, plan.page_table_BP, plan.row_sequence_T, plan.row_position_T
     )
+    return backend.paged_attention(q_TNH, k_PKHS, v_PKSH, plan, scale)
 
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q_TNH, k_TKH, v_TKH, layout: PackedLayout, scale: float) -> Tensor:  # noqa: ANN001
-        k_pages, v_pages = native.fill_pages(k_TKH, v_TKH, layout)
-        out, lse = native.paged_attention(
-            q_TNH, k_pages, v_pages, layout.plan, scale, with_lse=True
-        )
-        ctx.save_for_backward(q_TNH, k_TKH, v_TKH, out, lse)
-        ctx.layout, ctx.scale = layout, scale
+    def forward(ctx, backend, q_TNH, k_TKH, v_TKH, layout, scale):  # noqa: ANN001, ANN205
+        out, kept = backend.packed_attention(q_TNH, k_TKH, v_TKH, layout, scale)
+        ctx.save_for_backward(q_TNH, k_TKH, v_TKH, out, kept)
+        ctx.backend, ctx.layout, ctx.scale = backend, layout, scale
         return out
 
     @staticmethod
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TNH,) = grads
-        q, k, v, out, lse = ctx.saved_tensors
-        return (
-            *native.packed_attention_backward(grad_TNH, q, k, v, out, lse, ctx.layout, ctx.scale),
-            None,
-            None,
+        grad_qkv = ctx.backend.packed_attention_backward(
+            grad_TNH, *ctx.saved_tensors, ctx.layout, ctx.scale
         )
+        return None, *grad_qkv, None, None
 
 
 def packed_attention(
     q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout, *, scale: float
 ) -> Tensor:
-    """Attention of packed training rows, differentiable; the same bits as ``paged_attention`` on the same keys."""
+    """Attention of packed training rows, differentiable; the same bits as ``paged_attention`` on the same keys.
+
+    Keeps its arguments, its result, and a number a row and head.
+    """
     num_rows = len(layout.plan.row_position_T)
     if not len(q_TNH) == len(k_TKH) == len(v_TKH) == num_rows:
         msg = f"packed attention was given {len(q_TNH)} queries, {len(k_TKH)} keys and {len(v_TKH)} values for a layout of {num_rows} rows; pass one of each a row"
         raise KernelError(msg)
-    if native.handles(q_TNH) and native.handles_head_dim(q_TNH.shape[-1]):
-        return _PackedAttention.apply(q_TNH, k_TKH, v_TKH, layout, scale)
-    k_pages, v_pages = _reference_pages(k_TKH, v_TKH, layout)
-    return reference.attention_over_pages(
-        q_TNH,
-        k_pages,
-        v_pages,
-        layout.plan.page_table_BP,
-        layout.plan.row_sequence_T,
-        layout.plan.row_position_T,
-        scale=scale,
-    )
-
-
-def _reference_pages(k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
-    num_kv_heads, head_dim = k_TKH.shape[1:]
-    shape = (layout.num_pages * PAGE_SIZE, num_kv_heads, head_dim)
-    pages = []
-    for rows_TKH in (k_TKH, v_TKH):
-        written = rows_TKH.index_select(0, layout.write_row_W)
-        slots = rows_TKH.new_zeros(shape).index_copy(0, layout.write_slot_W, written)
-        pages.append(slots.view(layout.num_pages, PAGE_SIZE, num_kv_heads, head_dim))
-    return pages[0].permute(0, 2, 3, 1), pages[1].transpose(1, 2)
+    plan = layout.plan
+    backend = backend_of(
+        q_TNH, k_TKH, v_TKH, plan.page_table_BP, plan.row_sequence_T, plan.row_position_T,
+        layout.write_row_W, layout.write_slot_W,
+    )  # fmt: skip
+    return _PackedAttention.apply(backend, q_TNH, k_TKH, v_TKH, layout, scale)

@@ -5,21 +5,31 @@ the same chunking and the same statistics, so both sides agree to the bit.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from zerogap.errors import KernelError
-from zerogap.kernels import reference
+from zerogap.kernels.backend import PLAIN, Backend, Compute
+from zerogap.kernels.choice import backend_of
 from zerogap.kernels.constants import VOCAB_CHUNK
-from zerogap.kernels.gradients import (
-    add_weight_gradient_,
-    first_order,
-    gradient_target,
-    input_gradient,
-)
-from zerogap.kernels.linear import row_gemm
-from zerogap.kernels.native import native
+from zerogap.kernels.gradients import first_order, gradient_target
+
+
+@dataclass(frozen=True)
+class Head:
+    """The language-model head: logits are ``hidden @ weight.T`` over ids ``[0, vocab_limit)``."""
+
+    weight_VD: Tensor
+    vocab_limit: int
+    """Ids at or past it do not exist (a padded vocabulary): they are never drawn and carry no mass."""
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that the weight does not have."""
+        if not 1 <= self.vocab_limit <= len(self.weight_VD):
+            msg = f"vocab_limit {self.vocab_limit} with a head of {len(self.weight_VD)} rows; it must be between 1 and that"
+            raise KernelError(msg)
 
 
 def vocab_chunks(vocab_limit: int) -> Iterator[tuple[int, int]]:
@@ -29,46 +39,55 @@ def vocab_chunks(vocab_limit: int) -> Iterator[tuple[int, int]]:
 
 
 def logit_chunks(
-    hidden_RD: Tensor, head_weight_VD: Tensor, vocab_limit: int
+    backend: Backend, compute: Compute, hidden_RD: Tensor, head_weight_VD: Tensor, vocab_limit: int
 ) -> Iterator[tuple[int, int, Tensor]]:
     """(begin, end, logits [R, end - begin]) of each chunk, in order; a chunk is overwritten by the next."""
-    num_rows = len(hidden_RD)
-    logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, vocab_limit))
+    num_rows, plain = len(hidden_RD), replace(compute, rounds_bf16=False)
+    logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, vocab_limit), dtype=torch.float32)
     for begin, end in vocab_chunks(vocab_limit):
         chunk_RC = logits[: num_rows * (end - begin)].view(num_rows, end - begin)
-        row_gemm(hidden_RD, head_weight_VD[begin:end], chunk_RC)
+        backend.product(hidden_RD, head_weight_VD[begin:end], out_MO=chunk_RC, compute=plain)
         yield begin, end, chunk_RC
 
 
-def check_vocab_limit(head_weight_VD: Tensor, vocab_limit: int) -> None:
-    """Raise KernelError unless ``vocab_limit`` is between 1 and the rows of the head."""
-    if not 1 <= vocab_limit <= len(head_weight_VD):
-        msg = f"vocab_limit {vocab_limit} with a head of {len(head_weight_VD)} rows; it must be between 1 and that"
-        raise KernelError(msg)
+class Statistics:
+    """Running statistics of logits / T over vocabulary chunks, in chunk order. All float32 [R]."""
 
+    def __init__(self, backend: Backend, hidden_RD: Tensor) -> None:
+        self._backend = backend
+        self.peak = hidden_RD.new_full((len(hidden_RD),), -torch.inf, dtype=torch.float32)
+        self.mass, self.moment = torch.zeros_like(self.peak), torch.zeros_like(self.peak)
+        self.target_logit = torch.full_like(self.peak, torch.nan)
+        """NaN until its chunk comes."""
 
-def check_targets(target_ids: Tensor, vocab_limit: int) -> None:
-    """Raise ValueError unless all ids are in ``[0, vocab_limit)``."""
-    if not target_ids.numel():
-        return
-    smallest, largest = int(target_ids.min()), int(target_ids.max())
-    if smallest < 0 or largest >= vocab_limit:
-        msg = f"target ids {smallest}..{largest} leave the vocabulary of {vocab_limit}; score ids of the model's tokenizer"
-        raise ValueError(msg)
+    def add_chunk(
+        self, logits_RC: Tensor, temperature_R: Tensor, target_R: Tensor, begin: int
+    ) -> None:
+        """Columns ``[begin, begin + C)`` of the head; to be called in ascending order."""
+        stats = (self.peak, self.mass, self.moment, self.target_logit)
+        self._backend.add_chunk(logits_RC, temperature_R, target_R - begin, stats)
+
+    def log_sum_exp(self) -> Tensor:
+        """float32 [R]: log of the sum of exp over the vocabulary."""
+        return self._backend.log_sum_exp(self.peak, self.mass)
+
+    def entropy(self, lse_R: Tensor) -> Tensor:
+        """float32 [R], nats, of a row's distribution, given its ``log_sum_exp``."""
+        return lse_R - (self.moment / self.mass + self.peak)
 
 
 class _LogProbs(torch.autograd.Function):
     """Forward keeps the log-sum-exp of each row; backward computes each chunk of logits once more."""
 
     @staticmethod
-    def forward(ctx, hidden_RD, head_weight_VD, target_R, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
-        stats = Statistics.empty(len(hidden_RD))
-        for begin, _, chunk_RC in logit_chunks(hidden_RD, head_weight_VD, vocab_limit):
+    def forward(ctx, backend, compute, hidden_RD, weight_VD, target_R, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
+        stats = Statistics(backend, hidden_RD)
+        for begin, _, chunk_RC in logit_chunks(backend, compute, hidden_RD, weight_VD, vocab_limit):
             stats.add_chunk(chunk_RC, temperature_R, target_R, begin)
         lse = stats.log_sum_exp()
         entropy = stats.entropy(lse)
-        ctx.save_for_backward(hidden_RD, head_weight_VD, target_R, temperature_R, lse)
-        ctx.vocab_limit = vocab_limit
+        ctx.save_for_backward(hidden_RD, weight_VD, target_R, temperature_R, lse)
+        ctx.backend, ctx.compute, ctx.vocab_limit = backend, compute, vocab_limit
         ctx.mark_non_differentiable(entropy)
         return stats.target_logit - lse, entropy
 
@@ -76,103 +95,72 @@ class _LogProbs(torch.autograd.Function):
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         grad_R, _entropy_has_none = grads
-        hidden_RD, weight_VD, target_R, temperature_R, lse_R = ctx.saved_tensors
-        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
-        grad_hidden = torch.zeros_like(hidden_RD) if needs_hidden else None
-        into_VD, grad_weight = gradient_target(weight_VD) if needs_weight else (None, None)
-        for begin, end, chunk_RC in logit_chunks(hidden_RD, weight_VD, ctx.vocab_limit):
-            logits_gradient_(chunk_RC, temperature_R, lse_R, target_R - begin, grad_R)
-            if grad_hidden is not None:
-                input_gradient(chunk_RC, weight_VD[begin:end], grad_hidden)
-            if into_VD is not None:
-                add_weight_gradient_(into_VD[begin:end], chunk_RC, hidden_RD)
-        return grad_hidden, grad_weight, None, None, None
+        _, _, target_R, temperature_R, lse_R = ctx.saved_tensors
+        gradient = HeadGradient(ctx)
+        for begin, chunk_RC in gradient.chunks():
+            ctx.backend.logits_gradient_(chunk_RC, temperature_R, lse_R, target_R - begin, grad_R)
+            gradient.add(begin, chunk_RC)
+        return None, None, gradient.of_hidden, gradient.of_weight, None, None, None
 
 
-def logits_gradient_(
-    logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
-) -> None:
-    """Turn a chunk of logits into d(sum grad * log_prob)/d(logits), in place. A target outside the chunk adds nothing to it."""
-    if native.handles(logits_RC):
-        native.logits_gradient_(logits_RC, temperature_R, lse_R, local_target_R, grad_R)
-        return
-    per_logit_R = grad_R / temperature_R
-    logits_RC.div_(temperature_R[:, None]).sub_(lse_R[:, None]).exp_().mul_(-per_logit_R[:, None])
-    inside = (local_target_R >= 0) & (local_target_R < logits_RC.shape[1])
-    rows = inside.nonzero().squeeze(1)
-    logits_RC[rows, local_target_R[rows]] += per_logit_R[rows]
+class HeadGradient:
+    """Gradients of hidden states and head, added up over chunks of logits that are computed once more.
 
+    Takes the context of a Function whose arguments begin with backend, compute, hidden states and head, and whose saved
+    tensors begin with the latter two.
+    """
 
-class Statistics:
-    """Running statistics of logits / T over vocabulary chunks, in chunk order. All float32 [R]."""
-
-    def __init__(self, peak: Tensor, mass: Tensor, moment: Tensor, target_logit: Tensor) -> None:
-        self.peak, self.mass, self.moment, self.target_logit = peak, mass, moment, target_logit
-
-    @classmethod
-    def empty(cls, num_rows: int) -> "Statistics":
-        """Before the first chunk."""
-        zeros = torch.zeros(num_rows)
-        return cls(torch.full((num_rows,), -torch.inf), zeros, zeros.clone(), zeros.clone())
-
-    def add_chunk(
-        self, logits_RC: Tensor, temperature_R: Tensor, target_R: Tensor, begin: int
-    ) -> None:
-        """Columns ``[begin, begin + C)`` of the head; to be called in ascending order."""
-        if native.handles(logits_RC):
-            native.add_chunk(
-                logits_RC,
-                temperature_R,
-                target_R - begin,
-                (self.peak, self.mass, self.moment, self.target_logit),
-            )
-            return
-        scaled = logits_RC / temperature_R[:, None]
-        chunk = reference.chunk_statistics(scaled)
-        self.peak, self.mass, self.moment = reference.merge_statistics(
-            (self.peak, self.mass, self.moment), chunk
+    def __init__(self, ctx) -> None:  # noqa: ANN001
+        self._hidden_RD, self._weight_VD = ctx.saved_tensors[:2]
+        self._backend, self._compute, self._vocab_limit = ctx.backend, ctx.compute, ctx.vocab_limit
+        needs_hidden, needs_weight = ctx.needs_input_grad[2:4]
+        self.of_hidden = torch.zeros_like(self._hidden_RD) if needs_hidden else None
+        self._into_VD, self.of_weight = (
+            gradient_target(self._weight_VD, ctx.compute) if needs_weight else (None, None)
         )
-        local = target_R - begin
-        inside = (local >= 0) & (local < logits_RC.shape[1])
-        rows = inside.nonzero().squeeze(1)
-        self.target_logit[rows] = scaled[rows, local[rows]]
 
-    def log_sum_exp(self) -> Tensor:
-        """float32 [R]: log of the sum of exp over the vocabulary."""
-        if native.handles(self.peak):
-            return native.log_sum_exp(self.peak, self.mass)
-        # In float64: torch's vectorised float32 log differs from its scalar tail, so that a row's bits
-        # would depend on its place.
-        return self.peak + self.mass.double().log().float()
+    def chunks(self) -> Iterator[tuple[int, Tensor]]:
+        """(begin, logits) of each chunk; the caller makes them their gradient before ``add``."""
+        for begin, _, chunk_RC in logit_chunks(
+            self._backend, self._compute, self._hidden_RD, self._weight_VD, self._vocab_limit
+        ):
+            yield begin, chunk_RC
 
-    def entropy(self, lse_R: Tensor) -> Tensor:
-        """float32 [R], nats, of a row's distribution, given its ``log_sum_exp``."""
-        return lse_R - (self.moment / self.mass + self.peak)
+    def add(self, begin: int, grad_RC: Tensor) -> None:
+        """What a chunk's gradient comes to."""
+        columns = slice(begin, begin + grad_RC.shape[1])
+        backend, compute = self._backend, self._compute
+        if self.of_hidden is not None:
+            backend.input_gradient(
+                grad_RC, self._weight_VD[columns], self.of_hidden, compute=compute
+            )
+        if self._into_VD is not None:
+            backend.add_weight_gradient_(
+                self._into_VD[columns], grad_RC, self._hidden_RD, compute=compute
+            )
 
 
 def log_probs(
     hidden_RD: Tensor,
-    head_weight_VD: Tensor,
+    head: Head,
     target_R: Tensor,
     temperature_R: Tensor,
     *,
-    vocab_limit: int,
+    compute: Compute = PLAIN,
 ) -> tuple[Tensor, Tensor]:
-    """``log_softmax(hidden @ head.T / T)[target]`` over ids ``[0, vocab_limit)``, and the entropy.
+    """``log_softmax(hidden @ head.T / T)[target]`` over the head's ids, and the entropy.
 
     Args:
         hidden_RD: float32 [R, D] rows after the final norm; differentiable.
-        head_weight_VD: float32 [V, D]; differentiable.
-        target_R: int64 [R] ids in [0, vocab_limit).
+        head: its weight is differentiable.
+        target_R: int64 [R] ids of the head.
         temperature_R: float32 [R], positive.
-        vocab_limit: columns at or past it do not exist (a padded vocabulary).
+        compute: how; logits are never rounded.
 
     Returns:
-        log-probs float32 [R] in nats, and the entropy of each row's distribution, float32 [R], detached.
-
-    Raises:
-        ValueError: a target outside the vocabulary.
+        log-probs float32 [R] in nats, NaN for a target that the head does not have, and the entropy of each row's distribution, float32 [R], detached.
     """
-    check_vocab_limit(head_weight_VD, vocab_limit)
-    check_targets(target_R, vocab_limit)
-    return _LogProbs.apply(hidden_RD, head_weight_VD, target_R, temperature_R, vocab_limit)
+    backend = backend_of(hidden_RD, head.weight_VD, target_R, temperature_R)
+    return _LogProbs.apply(
+        backend, compute, hidden_RD, head.weight_VD, target_R, temperature_R, head.vocab_limit
+    )

@@ -10,64 +10,60 @@ import torch
 from torch import Tensor
 
 from zerogap.errors import KernelError
-from zerogap.kernels.gradients import (
-    add_weight_gradient_,
-    first_order,
-    gradient_target,
-    input_gradient,
-)
+from zerogap.kernels.backend import PLAIN, Compute
+from zerogap.kernels.choice import backend_of
+from zerogap.kernels.gradients import first_order
 from zerogap.kernels.head import (
+    Head,
+    HeadGradient,
     Statistics,
-    check_targets,
-    check_vocab_limit,
     logit_chunks,
-    logits_gradient_,
 )
 
 
 def log_probs_of(
     hidden_RD: Tensor,
-    head_weight_VD: Tensor,
+    head: Head,
     ids_RK: Tensor,
     temperature_R: Tensor,
     *,
-    vocab_limit: int,
+    compute: Compute = PLAIN,
 ) -> tuple[Tensor, Tensor]:
-    """``log_softmax(hidden @ head.T / T)[ids]`` over ids ``[0, vocab_limit)``, and the entropy.
+    """``log_softmax(hidden @ head.T / T)[ids]`` over the head's ids, and the entropy.
 
     Args:
         hidden_RD: float32 [R, D] rows after the final norm; differentiable.
-        head_weight_VD: float32 [V, D]; differentiable.
-        ids_RK: int64 [R, K] ids in [0, vocab_limit); one that occurs twice in a row is two outputs.
+        head: its weight is differentiable.
+        ids_RK: int64 [R, K] ids of the head; one that occurs twice in a row is two outputs.
         temperature_R: float32 [R], positive.
-        vocab_limit: columns at or past it do not exist (a padded vocabulary).
+        compute: how; logits are never rounded.
 
     Returns:
-        log-probs float32 [R, K] in nats, and the entropy of each row's distribution, float32 [R], detached.
-
-    Raises:
-        ValueError: an id outside the vocabulary.
+        log-probs float32 [R, K] in nats, NaN for an id that the head does not have, and the entropy of each row's distribution, float32 [R], detached.
     """
-    check_vocab_limit(head_weight_VD, vocab_limit)
-    check_targets(ids_RK, vocab_limit)
-    return _LogProbsOf.apply(hidden_RD, head_weight_VD, ids_RK, temperature_R, vocab_limit)
+    backend = backend_of(hidden_RD, head.weight_VD, ids_RK, temperature_R)
+    return _LogProbsOf.apply(
+        backend, compute, hidden_RD, head.weight_VD, ids_RK, temperature_R, head.vocab_limit
+    )
 
 
 class _LogProbsOf(torch.autograd.Function):
     """Forward keeps the log-sum-exp of each row; backward computes each chunk of logits once more."""
 
     @staticmethod
-    def forward(ctx, hidden_RD, head_weight_VD, ids_RK, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
-        stats, nowhere_R = Statistics.empty(len(hidden_RD)), _nowhere(hidden_RD)
-        scaled_RK = hidden_RD.new_zeros(ids_RK.shape)
-        for begin, end, chunk_RC in logit_chunks(hidden_RD, head_weight_VD, vocab_limit):
+    def forward(ctx, backend, compute, hidden_RD, weight_VD, ids_RK, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
+        stats, nowhere_R = Statistics(backend, hidden_RD), _nowhere(hidden_RD)
+        scaled_RK = hidden_RD.new_full(ids_RK.shape, torch.nan, dtype=torch.float32)
+        for begin, end, chunk_RC in logit_chunks(
+            backend, compute, hidden_RD, weight_VD, vocab_limit
+        ):
             stats.add_chunk(chunk_RC, temperature_R, nowhere_R, begin)
             local_RK, is_inside_RK = _places(ids_RK, begin, end)
             found_RK = chunk_RC.gather(1, local_RK) / temperature_R[:, None]
             scaled_RK = torch.where(is_inside_RK, found_RK, scaled_RK)
         lse_R = stats.log_sum_exp()
-        ctx.save_for_backward(hidden_RD, head_weight_VD, ids_RK, temperature_R, lse_R)
-        ctx.vocab_limit = vocab_limit
+        ctx.save_for_backward(hidden_RD, weight_VD, ids_RK, temperature_R, lse_R)
+        ctx.backend, ctx.compute, ctx.vocab_limit = backend, compute, vocab_limit
         entropy_R = stats.entropy(lse_R)
         ctx.mark_non_differentiable(entropy_R)
         return scaled_RK - lse_R[:, None], entropy_R
@@ -76,27 +72,27 @@ class _LogProbsOf(torch.autograd.Function):
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         grad_RK, _entropy_has_none = grads
-        hidden_RD, weight_VD, ids_RK, temperature_R, lse_R = ctx.saved_tensors
-        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
-        grad_hidden = torch.zeros_like(hidden_RD) if needs_hidden else None
-        into_VD, grad_weight = gradient_target(weight_VD) if needs_weight else (None, None)
+        hidden_RD, _, ids_RK, temperature_R, lse_R = ctx.saved_tensors
         # Every id's log-prob has the same -softmax; its own column has its gradient on top.
         total_R, nowhere_R = grad_RK.double().sum(1).float(), _nowhere(hidden_RD)
         per_logit_RK = grad_RK / temperature_R[:, None]
-        for begin, end, chunk_RC in logit_chunks(hidden_RD, weight_VD, ctx.vocab_limit):
-            logits_gradient_(chunk_RC, temperature_R, lse_R, nowhere_R, total_R)
-            local_RK, is_inside_RK = _places(ids_RK, begin, end)
+        gradient = HeadGradient(ctx)
+        for begin, chunk_RC in gradient.chunks():
+            ctx.backend.logits_gradient_(chunk_RC, temperature_R, lse_R, nowhere_R, total_R)
+            local_RK, is_inside_RK = _places(ids_RK, begin, begin + chunk_RC.shape[1])
             chunk_RC.scatter_add_(1, local_RK, torch.where(is_inside_RK, per_logit_RK, 0.0))
-            if grad_hidden is not None:
-                input_gradient(chunk_RC, weight_VD[begin:end], grad_hidden)
-            if into_VD is not None:
-                add_weight_gradient_(into_VD[begin:end], chunk_RC, hidden_RD)
-        return grad_hidden, grad_weight, None, None, None
+            gradient.add(begin, chunk_RC)
+        return None, None, gradient.of_hidden, gradient.of_weight, None, None, None
 
 
 @torch.no_grad()
 def top_k_log_probs(
-    hidden_RD: Tensor, head_weight_VD: Tensor, k: int, temperature_R: Tensor, *, vocab_limit: int
+    hidden_RD: Tensor,
+    head: Head,
+    k: int,
+    temperature_R: Tensor,
+    *,
+    compute: Compute = PLAIN,
 ) -> tuple[Tensor, Tensor]:
     """The k likeliest ids of each row, int64 [R, k], and their log-probs, float32 [R, k]; without gradient.
 
@@ -104,17 +100,19 @@ def top_k_log_probs(
     as in ``log_probs_of``, whose bits these log-probs have.
 
     Raises:
-        KernelError: k is below 1 or above ``vocab_limit``.
+        KernelError: k is below 1 or above the head's ``vocab_limit``.
     """
-    check_vocab_limit(head_weight_VD, vocab_limit)
+    vocab_limit = head.vocab_limit
     if not 1 <= k <= vocab_limit:
         msg = f"k = {k} ids a row of a vocabulary of {vocab_limit}: there are not so many; ask for 1 to {vocab_limit}"
         raise KernelError(msg)
-    num_rows = len(hidden_RD)
-    stats, nowhere_R = Statistics.empty(num_rows), _nowhere(hidden_RD)
-    logit_RK = hidden_RD.new_empty(num_rows, 0)
-    ids_RK = torch.empty(num_rows, 0, dtype=torch.int64)
-    for begin, _, chunk_RC in logit_chunks(hidden_RD, head_weight_VD, vocab_limit):
+    backend = backend_of(hidden_RD, head.weight_VD, temperature_R)
+    stats, nowhere_R = Statistics(backend, hidden_RD), _nowhere(hidden_RD)
+    logit_RK = hidden_RD.new_empty(len(hidden_RD), 0, dtype=torch.float32)
+    ids_RK = nowhere_R.new_empty(len(hidden_RD), 0)
+    for begin, _, chunk_RC in logit_chunks(
+        backend, compute, hidden_RD, head.weight_VD, vocab_limit
+    ):
         stats.add_chunk(chunk_RC, temperature_R, nowhere_R, begin)
         column_RK = _largest(chunk_RC, k)
         ids_RK = torch.cat([ids_RK, column_RK + begin], 1)
@@ -128,17 +126,15 @@ def top_k_log_probs(
 
 def _largest(values_RC: Tensor, k: int) -> Tensor:
     """Columns of the k largest values of each row, ascending; among equal ones at the edge the first. All, if there are fewer."""
+    columns_C = torch.arange(values_RC.shape[1], device=values_RC.device)
     if values_RC.shape[1] <= k:
-        return torch.arange(values_RC.shape[1]).expand(values_RC.shape)
-    # torch.topk says nothing about which of several equal values it takes.
-    top_RK = values_RC.topk(k, 1)
-    columns_RK = top_RK.indices
-    edge_R1 = top_RK.values[:, -1:]
-    is_tied_R = (values_RC >= edge_R1).sum(1) > k
-    if bool(is_tied_R.any()):
-        sorted_ = values_RC[is_tied_R].sort(dim=1, descending=True, stable=True)
-        columns_RK[is_tied_R] = sorted_.indices[:, :k]
-    return columns_RK.sort(1).values
+        return columns_C.expand(values_RC.shape)
+    # torch.topk says nothing about which of several equal values it takes, so no two are equal: the value's bits, in an
+    # order of integers, above the column's place from the end.
+    bits_RC = values_RC.view(torch.int32).long()
+    ordered_RC = torch.where(bits_RC < 0, -(bits_RC & 0x7FFFFFFF), bits_RC)
+    keys_RC = (ordered_RC << 32) - columns_C
+    return keys_RC.topk(k, 1).indices.sort(1).values
 
 
 def _places(ids_RK: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
@@ -150,4 +146,4 @@ def _places(ids_RK: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
 
 def _nowhere(hidden_RD: Tensor) -> Tensor:
     """int64 [R]: the target of a row that has none; it is outside every chunk."""
-    return torch.full((len(hidden_RD),), -1, dtype=torch.int64)
+    return hidden_RD.new_full((len(hidden_RD),), -1, dtype=torch.int64)

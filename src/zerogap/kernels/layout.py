@@ -26,10 +26,18 @@ class AttentionPlan:
     """int32 [T]: the sequence a query row belongs to (0 for padding rows)."""
     row_position_T: Tensor
     """int32 [T]: the row sees keys [0, position] of its sequence; -1 marks a padding row, whose output is 0."""
+    num_keys: int | None = None
+    """The most keys that a row sees, where it is known without asking the device; None: all that the table has."""
     work: dict[tuple[int, ...], Tensor] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     """How the C++ kernels cut this plan into work, by number of heads, pages and threads; theirs alone."""
+
+    @property
+    def num_pages_read(self) -> int:
+        """Columns of the table that a row reads."""
+        width = self.page_table_BP.shape[1]
+        return width if self.num_keys is None else -(-self.num_keys // PAGE_SIZE)
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,19 @@ class PackedLayout:
     """int64 [W]: packed row of each page slot that is filled, ascending."""
     write_slot_W: Tensor
     """int64 [W]: the slot; one row fills several slots where a shared prefix ends inside a page."""
+
+    def to(self, device: torch.device) -> "PackedLayout":
+        """The same on a device; itself if it is there."""
+        plan = self.plan
+        if plan.page_table_BP.device == device:
+            return self
+        columns = plan.page_table_BP, plan.row_sequence_T, plan.row_position_T
+        return PackedLayout(
+            AttentionPlan(*(x.to(device) for x in columns), num_keys=plan.num_keys),
+            self.num_pages,
+            self.write_row_W.to(device),
+            self.write_slot_W.to(device),
+        )
 
 
 def build_packed_layout(
@@ -85,7 +106,10 @@ def build_packed_layout(
     slots = np.concatenate(write_slots) if write_slots else np.zeros(0, np.int64)
     order = np.argsort(rows, kind="stable")
     plan = AttentionPlan(
-        torch.from_numpy(page_table), torch.from_numpy(row_sequence), torch.from_numpy(row_position)
+        torch.from_numpy(page_table),
+        torch.from_numpy(row_sequence),
+        torch.from_numpy(row_position),
+        num_keys=int(row_position.max(initial=-1)) + 1,
     )
     return PackedLayout(
         plan,

@@ -1,116 +1,18 @@
-"""Matrix products whose rows do not depend on how many rows are computed beside them."""
+"""Matrix products whose rows do not depend on how many rows are computed beside them.
+
+``norm_linear`` and ``swiglu_linear`` are a row-wise kernel and the product after it, as one operation. The
+product's input is cheap to compute and as wide as a row of activations; kept for the backward of every layer it would be
+half of a step's memory. Here it is computed again instead: the same kernel on the same input, so gradients keep
+their bits. Without gradients a backend may make one kernel of the two, with no tensor between them.
+"""
 
 import torch
 from torch import Tensor
 
-from zerogap.kernels.constants import ROW_MULTIPLE
-from zerogap.kernels.gradients import first_order, input_gradient, weight_gradient
-from zerogap.kernels.native import native
-from zerogap.kernels.products import chosen_products, multiplies_own
-from zerogap.kernels.rounding import round_bf16_, rounded
-
-
-class RowGemm:
-    """``x @ weight.T`` for any number of rows.
-
-    In C++ where the processor has AVX2 or AVX-512: each output adds in one order by construction. Elsewhere on this
-    process's BLAS, whose rows are padded to a multiple of ``ROW_MULTIPLE``, and ``tile`` is a property of machine,
-    BLAS and thread count, like the choice of kernels: None multiplies all rows at once, where the start-up probe
-    finds that a row keeps its bits; a number multiplies that many rows at a time, always the same call, where
-    it does not. Within ``products("blas")`` the BLAS gets the rows as they are.
-    """
-
-    def __init__(self) -> None:
-        self.tile: int | None = None
-
-    def __call__(
-        self,
-        x_MI: Tensor,
-        weight_OI: Tensor,
-        out_MO: Tensor | None = None,
-        *,
-        bias_O: Tensor | None = None,
-        residual_MO: Tensor | None = None,
-        is_bf16: bool = False,
-    ) -> Tensor:
-        """``residual + (x @ weight.T + bias)``, into ``out_MO`` if given: [M, I], [O, I] -> [M, O].
-
-        Bias and residual are added to the finished product, one rounding each, the same ones everywhere; then the sum
-        is rounded to bf16 if asked.
-        """
-        if out_MO is None:
-            out_MO = x_MI.new_empty(len(x_MI), len(weight_OI))
-        if self.is_native(x_MI):
-            native.gemm_nt(
-                x_MI.contiguous(), weight_OI.contiguous(), out_MO, bias_O,
-                None if residual_MO is None else residual_MO.contiguous(), is_bf16=is_bf16,
-            )  # fmt: skip
-            return out_MO
-        self._blas(x_MI, weight_OI, out_MO)
-        if bias_O is not None:
-            out_MO += bias_O
-        if residual_MO is not None:
-            out_MO += residual_MO
-        return round_bf16_(out_MO) if is_bf16 else out_MO
-
-    def is_native(self, x_MI: Tensor) -> bool:
-        """Whether our own product takes this tensor."""
-        return self.tile is None and multiplies_own(x_MI)
-
-    def _blas(self, x_MI: Tensor, weight_OI: Tensor, out_MO: Tensor) -> Tensor:
-        takes_any = self.tile is None and len(x_MI) % ROW_MULTIPLE == 0
-        if takes_any or chosen_products() == "blas":
-            return torch.mm(x_MI, weight_OI.t(), out=out_MO)
-        tile = self.tile or len(x_MI) + -len(x_MI) % ROW_MULTIPLE
-        for begin in range(0, len(x_MI), tile):
-            rows = x_MI[begin : begin + tile]
-            padded = rows.new_zeros(tile, rows.shape[1])
-            padded[: len(rows)] = rows
-            out_MO[begin : begin + len(rows)] = torch.mm(padded, weight_OI.t())[: len(rows)]
-        return out_MO
-
-
-row_gemm = RowGemm()
-"""The one of this process."""
-
-
-def product_choice() -> tuple[object, ...]:
-    """What decides which kernels multiply; equal while the choice is the same."""
-    return (id(native.library), row_gemm.tile, chosen_products())
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x_TI, weight_OI, bias_O, residual_TO, is_bf16):  # noqa: ANN001, ANN205
-        ctx.save_for_backward(x_TI, weight_OI)
-        ctx.has_bias, ctx.is_bf16 = bias_O is not None, is_bf16
-        return linear_rows(x_TI, weight_OI, bias_O, residual_TO, is_bf16=is_bf16)
-
-    @staticmethod
-    @first_order
-    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
-        (grad_TO,) = grads
-        x_TI, weight_OI = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[:4]
-        grad_x = input_gradient(grad_TO, weight_OI) if needs_x else None
-        grad_weight = None
-        if needs_weight:
-            grad_weight = weight_gradient(weight_OI, grad_TO, rounded(x_TI, is_bf16=ctx.is_bf16))
-        grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
-        return grad_x, grad_weight, grad_bias, grad_TO if needs_residual else None, None
-
-
-def linear_rows(
-    x_TI: Tensor,
-    weight_OI: Tensor,
-    bias_O: Tensor | None = None,
-    residual_TO: Tensor | None = None,
-    *,
-    is_bf16: bool = False,
-) -> Tensor:
-    """The forward alone, without autograd."""
-    x_TI = rounded(x_TI, is_bf16=is_bf16)
-    return row_gemm(x_TI, weight_OI, bias_O=bias_O, residual_MO=residual_TO, is_bf16=is_bf16)
+from zerogap.kernels.backend import PLAIN, Backend, Compute
+from zerogap.kernels.choice import backend_of
+from zerogap.kernels.gradients import first_order, weight_gradient
+from zerogap.kernels.rounding import rounded
 
 
 def linear(
@@ -119,17 +21,131 @@ def linear(
     bias_O: Tensor | None = None,
     *,
     residual_TO: Tensor | None = None,
-    is_bf16: bool = False,
+    compute: Compute = PLAIN,
 ) -> Tensor:
     """``residual + (x @ weight.T + bias)``: [T, I], [O, I] -> [T, O]. A row's bits do not depend on T.
 
     Args:
-        x_TI: rows; with ``is_bf16`` they are rounded first, and again in the backward rather than kept.
-        weight_OI: bf16 values with ``is_bf16``: the caller's word. Bias and residual alike.
+        x_TI: rows; kept for the backward. With ``rounds_bf16`` they are rounded first, and again in the backward.
+        weight_OI: bf16 values with ``rounds_bf16``: the caller's word. Bias and residual alike.
         bias_O: added by column, or None.
         residual_TO: added by row, or None.
-        is_bf16: round what enters and what leaves to bf16; the gradient passes straight through.
+        compute: how. Rounding counts as the identity in the backward.
     """
+    backend = backend_of(x_TI, weight_OI, bias_O, residual_TO)
     if torch.is_grad_enabled():
-        return _Linear.apply(x_TI, weight_OI, bias_O, residual_TO, is_bf16)
-    return linear_rows(x_TI, weight_OI, bias_O, residual_TO, is_bf16=is_bf16)
+        return _Linear.apply(backend, compute, x_TI, weight_OI, bias_O, residual_TO)
+    return _product(backend, compute, x_TI, weight_OI, bias_O, residual_TO)
+
+
+def _product(
+    backend: Backend, compute: Compute, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_TO: Tensor | None
+) -> Tensor:  # fmt: skip
+    x_TI = rounded(backend, compute, x_TI)
+    return backend.product(x_TI, weight_OI, bias_O, residual_TO, compute=compute)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, backend, compute, x_TI, weight_OI, bias_O, residual_TO):  # noqa: ANN001, ANN205
+        ctx.save_for_backward(x_TI, weight_OI)
+        ctx.backend, ctx.compute, ctx.has_bias = backend, compute, bias_O is not None
+        return _product(backend, compute, x_TI, weight_OI, bias_O, residual_TO)
+
+    @staticmethod
+    @first_order
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TO,) = grads
+        x_TI, weight_OI = ctx.saved_tensors
+        backend, compute = ctx.backend, ctx.compute
+        needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[2:]
+        grad_x = grad_weight = None
+        if needs_x:
+            grad_x = backend.input_gradient(grad_TO, weight_OI, compute=compute)
+        if needs_weight:
+            x_TI = rounded(backend, compute, x_TI)
+            grad_weight = weight_gradient(backend, compute, weight_OI, grad_TO, x_TI)
+        grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
+        return None, None, grad_x, grad_weight, grad_bias, grad_TO if needs_residual else None
+
+
+def norm_linear(
+    x_TD: Tensor,
+    norm_D: Tensor,
+    weight_OD: Tensor,
+    bias_O: Tensor | None = None,
+    *,
+    eps: float,
+    compute: Compute = PLAIN,
+) -> Tensor:
+    """``linear(rms_norm(x))``: [T, D] -> [T, O], keeping ``x`` and 1 / rms of each row for the backward."""
+    backend = backend_of(x_TD, norm_D, weight_OD, bias_O)
+    if torch.is_grad_enabled():
+        return _NormLinear.apply(backend, compute, x_TD, norm_D, weight_OD, bias_O, eps)
+    return backend.norm_product(x_TD, norm_D, weight_OD, bias_O, eps, compute=compute)
+
+
+class _NormLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, backend, compute, x_TD, norm_D, weight_OD, bias_O, eps):  # noqa: ANN001, ANN205
+        normed_TD, rstd_T = backend.rms_norm(x_TD, norm_D, eps, rounds_bf16=compute.rounds_bf16)
+        ctx.save_for_backward(x_TD, norm_D, weight_OD, rstd_T)
+        ctx.backend, ctx.compute, ctx.has_bias, ctx.eps = backend, compute, bias_O is not None, eps
+        return backend.product(normed_TD, weight_OD, bias_O, compute=compute)
+
+    @staticmethod
+    @first_order
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TO,) = grads
+        x_TD, norm_D, weight_OD, rstd_T = ctx.saved_tensors
+        backend, compute = ctx.backend, ctx.compute
+        needs_weight, needs_bias = ctx.needs_input_grad[4:6]
+        grad_weight = None
+        if needs_weight:
+            rounds = compute.rounds_bf16
+            normed_TD, _ = backend.rms_norm(x_TD, norm_D, ctx.eps, rounds_bf16=rounds)
+            grad_weight = weight_gradient(backend, compute, weight_OD, grad_TO, normed_TD)
+            del normed_TD
+        grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
+        grad_normed = backend.input_gradient(grad_TO, weight_OD, compute=compute)
+        grad_x, grad_norm = backend.rms_norm_backward(grad_normed, x_TD, norm_D, rstd_T)
+        return None, None, grad_x, grad_norm, grad_weight, grad_bias, None
+
+
+def swiglu_linear(
+    gate_up_TF2: Tensor,
+    weight_OF: Tensor,
+    *,
+    residual_TO: Tensor | None = None,
+    compute: Compute = PLAIN,
+) -> Tensor:
+    """``residual + linear(swiglu(gate_up))``: [T, 2F] -> [T, O], keeping only ``gate_up`` for the backward pass."""
+    backend = backend_of(gate_up_TF2, weight_OF, residual_TO)
+    if torch.is_grad_enabled():
+        return _SwigluLinear.apply(backend, compute, gate_up_TF2, weight_OF, residual_TO)
+    return backend.swiglu_product(gate_up_TF2, weight_OF, residual_TO, compute=compute)
+
+
+class _SwigluLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, backend, compute, gate_up_TF2, weight_OF, residual_TO):  # noqa: ANN001, ANN205
+        ctx.save_for_backward(gate_up_TF2, weight_OF)
+        ctx.backend, ctx.compute = backend, compute
+        active_TF = backend.swiglu(gate_up_TF2, rounds_bf16=compute.rounds_bf16)
+        return backend.product(active_TF, weight_OF, None, residual_TO, compute=compute)
+
+    @staticmethod
+    @first_order
+    def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+        (grad_TO,) = grads
+        gate_up_TF2, weight_OF = ctx.saved_tensors
+        backend, compute = ctx.backend, ctx.compute
+        needs_weight, needs_residual = ctx.needs_input_grad[3:]
+        grad_weight = None
+        if needs_weight:
+            active_TF = backend.swiglu(gate_up_TF2, rounds_bf16=compute.rounds_bf16)
+            grad_weight = weight_gradient(backend, compute, weight_OF, grad_TO, active_TF)
+            del active_TF
+        grad_active = backend.input_gradient(grad_TO, weight_OF, compute=compute)
+        grad_gate_up = backend.swiglu_backward(grad_active, gate_up_TF2)
+        return None, None, grad_gate_up, grad_weight, grad_TO if needs_residual else None

@@ -1,26 +1,30 @@
-"""The C++ kernels as torch functions: pointers, shapes and checks; no mathematics.
+"""The backend of the CPU, in C++: pointers, shapes and checks; no mathematics.
 
 ``native`` is the one instance of the room. It builds the library at its first use, and keeps the reason
-if that is impossible; ``handles(tensor)`` tells callers whether to come here or to the torch reference.
-All tensors are contiguous and on CPU, float32 unless a dtype is named; another one, or another shape, is a
-``KernelError``. Indices inside tensors (slots, pages, ids) are the caller's word.
+if that is impossible; then it takes no tensor, and torch computes. What has no C++ here (a BLAS's products, attention of a head
+dim that 16 does not divide) is the torch backend's, whose subclass this is.
+All tensors are contiguous and on CPU, float32 unless a dtype is named; another one, another shape or a subclass of
+``Tensor`` is a ``KernelError``. Indices inside tensors (slots, pages, ids) are the caller's word.
 """
 
 import ctypes
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zerogap.config.env import read_environment
 from zerogap.errors import KernelError
+from zerogap.kernels.backend import Compute
 from zerogap.kernels.build import load_library
 from zerogap.kernels.constants import PAGE_SIZE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.sampling_rows import SamplingRows
+from zerogap.kernels.torch_backend import TorchBackend
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 _SIGNATURES = {
@@ -60,6 +64,10 @@ _NOTHING_NEXT = (None, 0, 0)
 _RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_has_gemm", "zg_panel_columns"}
 
 
+_WITH_MEMORY = (Tensor, nn.Parameter)
+"""Whose ``data_ptr`` is the place of their elements. A subclass (DTensor, FakeTensor) may have none, or only a part."""
+
+
 def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.float32) -> int | None:
     if tensor is None:
         return None
@@ -68,13 +76,19 @@ def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.floa
         or tensor.dtype is not dtype
         or not tensor.is_contiguous()
         or not tensor.is_cpu
+        or type(tensor) not in _WITH_MEMORY
     ):
-        msg = (
-            f"a kernel was given a {tensor.dtype} tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()}, "
-            f"on {tensor.device}; it reads contiguous {dtype} of shape {shape} on cpu"
-        )
-        raise KernelError(msg)
+        raise KernelError(_why_refused(tensor, shape, dtype))
     return tensor.data_ptr()
+
+
+def _why_refused(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    if type(tensor) not in _WITH_MEMORY:
+        return f"a C++ kernel was given a {type(tensor).__name__}, whose elements are not in this process's memory as it reads them; pass a plain tensor, such as its local part"
+    return (
+        f"a kernel was given a {tensor.dtype} tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()}, "
+        f"on {tensor.device}; it reads contiguous {dtype} of shape {shape} on cpu"
+    )
 
 
 def _most_work(
@@ -107,14 +121,23 @@ class KernelCall:
     result: int | None
 
 
-class NativeKernels:
+class _Tape(threading.local):
+    """Where calls of this thread are recorded, if they are: another thread's belong to somebody else."""
+
+    calls: list[KernelCall] | None = None
+
+
+class NativeKernels(TorchBackend):
     """Lazily built C++ kernels."""
 
+    name = "cpu"
+
     def __init__(self) -> None:
+        super().__init__()
         self._library: ctypes.CDLL | None = None
         self._functions: dict[str, Callable[..., int | None]] = {}
         self._has_gemm, self._panel_columns = False, 1
-        self._tape: list[KernelCall] | None = None
+        self._tape = _Tape()
         self.why_not: str | None = None
         """Why the torch reference runs instead; None while the library is usable."""
 
@@ -147,9 +170,9 @@ class NativeKernels:
         self._has_gemm = library is not None and bool(self._functions["zg_has_gemm"]())
         self._panel_columns = (library is not None and self._functions["zg_panel_columns"]()) or 1
 
-    def handles(self, tensor: Tensor) -> bool:
+    def takes(self, tensor: Tensor) -> bool:
         """Whether the C++ path takes this tensor."""
-        return tensor.is_cpu and tensor.dtype is torch.float32 and self.library is not None
+        return tensor.dtype is torch.float32 and tensor.is_cpu and self.library is not None
 
     def handles_head_dim(self, head_dim: int) -> bool:
         """Whether attention with this head dim has a C++ path."""
@@ -158,19 +181,19 @@ class NativeKernels:
     def _call(self, name: str, *arguments: object) -> int | None:
         function = self._functions[name]
         result = function(*arguments)
-        if self._tape is not None:
-            self._tape.append(KernelCall(function, list(arguments), result))
+        if self._tape.calls is not None:
+            self._tape.calls.append(KernelCall(function, list(arguments), result))
         return result
 
     @contextmanager
     def recording(self, tape: list[KernelCall]) -> Generator[None]:
-        """Within it, every call is made and appended to ``tape``."""
-        assert self._tape is None, "one recording at a time"
-        self._tape = tape
+        """Within it, every call of this thread is made and appended to ``tape``."""
+        assert self._tape.calls is None, "one recording at a time"
+        self._tape.calls = tape
         try:
             yield
         finally:
-            self._tape = None
+            self._tape.calls = None
 
     # ------------------------------------------------------------ matrix products
 
@@ -179,80 +202,118 @@ class NativeKernels:
         """Whether this processor has C++ matrix products (AVX2 or AVX-512); the BLAS multiplies otherwise."""
         return self.library is not None and self._has_gemm
 
-    def multiplies(self, tensor: Tensor) -> bool:
-        """Whether a C++ matrix product takes this tensor."""
-        return self.handles(tensor) and self.has_gemm
+    def multiplies(self, compute: Compute) -> bool:
+        """Whether a matrix product is one of ours."""
+        return compute.products == "exact" and self.has_gemm
 
-    def gemm_nt(
-        self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, is_bf16: bool = False,
-    ) -> None:  # fmt: skip
-        """[M, K] x [N, K] transposed, plus the bias [N], plus the residual [M, N], into ``out`` [M, N].
+    def is_fused(self, compute: Compute) -> bool:
+        """Whether a forward product is one of ours, and with it what stands before it."""
+        return self.tile is None and self.multiplies(compute)
 
-        Here and below, ``is_bf16`` rounds what is returned (and what is computed on the way to a product) to bf16.
-        """
-        (num_rows, width), num_out = x.shape, len(weight)
-        self._call("zg_gemm_nt", _pointer(x, num_rows, width), _pointer(weight, num_out, width),
-                   _pointer(bias, num_out), _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out),
-                   num_rows, num_out, width, is_bf16, *_NOTHING_NEXT)  # fmt: skip
-
-    def head_nt(self, hidden: Tensor, weight: Tensor, logits: Tensor) -> None:
-        """[M, K] x [N, K] transposed into the chunks of ``logits`` [chunks, M, VOCAB_CHUNK], the last one packed."""
-        (num_rows, width), num_out = hidden.shape, len(weight)
-        shape = (-(-num_out // VOCAB_CHUNK), num_rows, VOCAB_CHUNK)
-        self._call("zg_head_nt", _pointer(hidden, num_rows, width), _pointer(weight, num_out, width),
-                   _pointer(logits, *shape), num_rows, num_out, width, VOCAB_CHUNK)  # fmt: skip
-
-    def norm_gemm_nt(
-        self, x: Tensor, norm: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, is_bf16: bool
+    def product(
+        self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,
+        out_MO: Tensor | None = None, *, compute: Compute,
     ) -> Tensor:  # fmt: skip
-        """``rms_norm(x) @ weight.T + bias``: [M, K], [N, K] -> [M, N]."""
-        (num_rows, width), num_out = x.shape, len(weight)
-        out = x.new_empty(num_rows, num_out)
-        self._call("zg_norm_gemm_nt", _pointer(x, num_rows, width), _pointer(norm, width),
-                   _pointer(weight, num_out, width), _pointer(bias, num_out), _pointer(out, num_rows, num_out),
-                   num_rows, num_out, width, eps, is_bf16, *_NOTHING_NEXT)  # fmt: skip
+        """By AVX2 or AVX-512 each output adds in one order by construction; else by the BLAS."""
+        if not self.is_fused(compute):
+            return super().product(x_MI, weight_OI, bias_O, residual_MO, out_MO, compute=compute)
+        (num_rows, width), num_out = x_MI.shape, len(weight_OI)
+        if out_MO is None:
+            out_MO = x_MI.new_empty(num_rows, num_out)
+        x_MI, weight_OI = x_MI.contiguous(), weight_OI.contiguous()
+        residual_MO = None if residual_MO is None else residual_MO.contiguous()
+        self._call("zg_gemm_nt", _pointer(x_MI, num_rows, width), _pointer(weight_OI, num_out, width),
+                   _pointer(bias_O, num_out), _pointer(residual_MO, num_rows, num_out),
+                   _pointer(out_MO, num_rows, num_out), num_rows, num_out, width, compute.rounds_bf16,
+                   *_NOTHING_NEXT)  # fmt: skip
+        return out_MO
+
+    def logits(
+        self, hidden_RD: Tensor, weight_VD: Tensor, out: Tensor, *, compute: Compute
+    ) -> None:
+        """All chunks in one call."""
+        if not self.is_fused(compute):
+            super().logits(hidden_RD, weight_VD, out, compute=compute)
+            return
+        hidden_RD = hidden_RD.contiguous()
+        (num_rows, width), num_out = hidden_RD.shape, len(weight_VD)
+        shape = (-(-num_out // VOCAB_CHUNK), num_rows, VOCAB_CHUNK)
+        self._call("zg_head_nt", _pointer(hidden_RD, num_rows, width),
+                   _pointer(weight_VD, num_out, width), _pointer(out, *shape), num_rows, num_out, width,
+                   VOCAB_CHUNK)  # fmt: skip
+
+    def norm_product(
+        self, x_TD: Tensor, norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor | None, eps: float, *, compute: Compute
+    ) -> Tensor:  # fmt: skip
+        """One call: the same two kernels, and no tensor between them."""
+        if not self.is_fused(compute):
+            return super().norm_product(x_TD, norm_D, weight_OD, bias_O, eps, compute=compute)
+        (num_rows, width), num_out = x_TD.shape, len(weight_OD)
+        out = x_TD.new_empty(num_rows, num_out)
+        self._call("zg_norm_gemm_nt", _pointer(x_TD, num_rows, width), _pointer(norm_D, width),
+                   _pointer(weight_OD, num_out, width), _pointer(bias_O, num_out), _pointer(out, num_rows, num_out),
+                   num_rows, num_out, width, eps, compute.rounds_bf16, *_NOTHING_NEXT)  # fmt: skip
         return out
 
-    def swiglu_gemm_nt(
-        self, gate_up: Tensor, weight: Tensor, residual: Tensor | None, *, is_bf16: bool
+    def swiglu_product(
+        self,
+        gate_up_TF2: Tensor,
+        weight_OF: Tensor,
+        residual_TO: Tensor | None,
+        *,
+        compute: Compute,
     ) -> Tensor:
-        """``swiglu(gate_up) @ weight.T + residual``: [M, 2K], [N, K] -> [M, N]."""
-        (num_out, width), num_rows = weight.shape, len(gate_up)
-        out = gate_up.new_empty(num_rows, num_out)
-        self._call("zg_swiglu_gemm_nt", _pointer(gate_up, num_rows, 2 * width), _pointer(weight, num_out, width),
-                   _pointer(residual, num_rows, num_out), _pointer(out, num_rows, num_out), num_rows, num_out,
-                   width, is_bf16, *_NOTHING_NEXT)  # fmt: skip
+        """One call: the same two kernels, and no tensor between them."""
+        if not self.is_fused(compute):
+            return super().swiglu_product(gate_up_TF2, weight_OF, residual_TO, compute=compute)
+        (num_out, width), num_rows = weight_OF.shape, len(gate_up_TF2)
+        out = gate_up_TF2.new_empty(num_rows, num_out)
+        self._call("zg_swiglu_gemm_nt", _pointer(gate_up_TF2, num_rows, 2 * width), _pointer(weight_OF, num_out, width),
+                   _pointer(residual_TO, num_rows, num_out), _pointer(out, num_rows, num_out), num_rows, num_out,
+                   width, compute.rounds_bf16, *_NOTHING_NEXT)  # fmt: skip
         return out
 
-    def gemm_nn(self, x: Tensor, weight: Tensor, out: Tensor, *, accumulate: bool) -> None:
-        """[M, N] x [N, K], into or onto ``out`` [M, K]."""
-        (num_rows, num_in), width = x.shape, weight.shape[1]
-        self._call("zg_gemm_nn", _pointer(x, num_rows, num_in), _pointer(weight, num_in, width),
-                   _pointer(out, num_rows, width), num_rows, num_in, width,
-                   accumulate)  # fmt: skip
+    def input_gradient(
+        self, grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None, *, compute: Compute
+    ) -> Tensor:
+        """Outputs ascending, as in the forward."""
+        if not self.multiplies(compute):
+            return super().input_gradient(grad_TO, weight_OI, into_TI, compute=compute)
+        (num_rows, num_in), width = grad_TO.shape, weight_OI.shape[1]
+        grad_TO, weight_OI = grad_TO.contiguous(), weight_OI.contiguous()
+        out_TI = grad_TO.new_empty(num_rows, width) if into_TI is None else into_TI
+        self._call("zg_gemm_nn", _pointer(grad_TO, num_rows, num_in),
+                   _pointer(weight_OI, num_in, width), _pointer(out_TI, num_rows, width), num_rows,
+                   num_in, width, into_TI is not None)  # fmt: skip
+        return out_TI
 
-    def gemm_tn(self, a: Tensor, b: Tensor, out: Tensor, *, accumulate: bool) -> None:
-        """[M, N] transposed x [M, K], into or onto ``out`` [N, K]."""
-        (num_rows, num_out), width = a.shape, b.shape[1]
+    def add_weight_gradient_(
+        self, buffer_OI: Tensor, grad_TO: Tensor, x_TI: Tensor, *, compute: Compute
+    ) -> None:
+        """Straight into the buffer."""
+        if not (self.multiplies(compute) and buffer_OI.is_contiguous()):
+            super().add_weight_gradient_(buffer_OI, grad_TO, x_TI, compute=compute)
+            return
+        (num_rows, num_out), width = grad_TO.shape, x_TI.shape[1]
+        grad_TO, x_TI = grad_TO.contiguous(), x_TI.contiguous()
         columns = self._panel_columns
-        panels = b.new_empty(-(-width // columns) * columns * num_rows)
-        self._call("zg_gemm_tn", _pointer(a, num_rows, num_out), _pointer(b, num_rows, width),
-                   _pointer(panels, len(panels)), _pointer(out, num_out, width), num_rows, num_out,
-                   width, accumulate)  # fmt: skip
+        panels = x_TI.new_empty(-(-width // columns) * columns * num_rows)
+        self._call("zg_gemm_tn", _pointer(grad_TO, num_rows, num_out),
+                   _pointer(x_TI, num_rows, width), _pointer(panels, len(panels)),
+                   _pointer(buffer_OI, num_out, width), num_rows, num_out, width, True)  # fmt: skip
 
     # ------------------------------------------------------------ rows
 
-    def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
-        """Rows of ``table`` [V, D].
+    def embedding(self, token_ids_T: Tensor, table_VD: Tensor) -> Tensor:
+        """Rows of the table.
 
         Raises:
             KernelError: an id outside [0, V).
         """
-        (num_ids,), (num_vectors, width) = token_ids.shape, table.shape
-        out = table.new_empty(num_ids, width)
+        (num_ids,), (num_vectors, width) = token_ids_T.shape, table_VD.shape
+        out = table_VD.new_empty(num_ids, width)
         num_outside = self._call(
-            "zg_embedding", _pointer(token_ids, num_ids, dtype=torch.int64), _pointer(table, num_vectors, width),
+            "zg_embedding", _pointer(token_ids_T, num_ids, dtype=torch.int64), _pointer(table_VD, num_vectors, width),
             _pointer(out, num_ids, width), num_ids, num_vectors, width,
         )  # fmt: skip
         if num_outside:
@@ -260,18 +321,19 @@ class NativeKernels:
             raise KernelError(msg)
         return out
 
-    def embedding_backward(self, token_ids: Tensor, grad: Tensor, into: Tensor) -> None:
-        """``into[token_ids] += grad``, in order."""
-        (num_ids, width), num_vectors = grad.shape, len(into)
-        self._call("zg_embedding_backward", _pointer(token_ids, num_ids, dtype=torch.int64),
-                   _pointer(grad, num_ids, width), _pointer(into, num_vectors, width), num_ids, width)  # fmt: skip
+    def embedding_backward_(self, token_ids_T: Tensor, grad_TD: Tensor, into_VD: Tensor) -> None:
+        """In order."""
+        (num_ids, width), num_vectors = grad_TD.shape, len(into_VD)
+        self._call("zg_embedding_backward", _pointer(token_ids_T, num_ids, dtype=torch.int64),
+                   _pointer(grad_TD, num_ids, width), _pointer(into_VD, num_vectors, width), num_ids,
+                   width)  # fmt: skip
 
     def round_bf16(self, x: Tensor, out: Tensor) -> None:
         """Each element to the nearest bf16, into ``out`` of the same shape, which may be ``x``."""
         self._call("zg_round_bf16", _pointer(x, *x.shape), _pointer(out, *x.shape), x.numel())
 
     def rms_norm(
-        self, x_TD: Tensor, weight_D: Tensor, eps: float, *, is_bf16: bool = False
+        self, x_TD: Tensor, weight_D: Tensor, eps: float, *, rounds_bf16: bool = False
     ) -> tuple[Tensor, Tensor]:
         """(y, 1 / rms) of each row."""
         num_rows, width = x_TD.shape
@@ -279,15 +341,15 @@ class NativeKernels:
         y, rstd = torch.empty_like(x_TD), x_TD.new_empty(num_rows)
         self._call("zg_rms_norm", _pointer(x_TD, num_rows, width), _pointer(weight_D, width),
                    _pointer(y, num_rows, width), _pointer(rstd, num_rows),
-                   num_rows, width, eps, is_bf16)  # fmt: skip
+                   num_rows, width, eps, rounds_bf16)  # fmt: skip
         return y, rstd
 
     def rms_norm_backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(dx, dweight)."""
-        num_rows, width = x.shape
-        x, grad = x.contiguous(), grad.contiguous()
+        num_rows, width = x_TD.shape
+        x, grad, weight, rstd = x_TD.contiguous(), grad_TD.contiguous(), weight_D, rstd_T
         dx, threads = torch.empty_like(x), torch.get_num_threads()
         partial = x.new_zeros(threads, width, dtype=torch.float64)
         self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
@@ -296,36 +358,37 @@ class NativeKernels:
                    width)  # fmt: skip
         return dx, partial.sum(0).float()
 
-    def swiglu(self, gate_up: Tensor, *, is_bf16: bool = False) -> Tensor:
+    def swiglu(self, gate_up_TF2: Tensor, *, rounds_bf16: bool = False) -> Tensor:
         """[T, 2F] -> [T, F]."""
-        num_rows, width = len(gate_up), gate_up.shape[1] // 2
-        y = gate_up.new_empty(num_rows, width)
-        self._call("zg_swiglu", _pointer(gate_up, num_rows, 2 * width), _pointer(y, num_rows, width),
-                   num_rows, width, is_bf16)  # fmt: skip
+        num_rows, width = len(gate_up_TF2), gate_up_TF2.shape[1] // 2
+        y = gate_up_TF2.new_empty(num_rows, width)
+        self._call("zg_swiglu", _pointer(gate_up_TF2, num_rows, 2 * width), _pointer(y, num_rows, width),
+                   num_rows, width, rounds_bf16)  # fmt: skip
         return y
 
-    def swiglu_backward(self, grad: Tensor, gate_up: Tensor) -> Tensor:
+    def swiglu_backward(self, grad_TF: Tensor, gate_up_TF2: Tensor) -> Tensor:
         """Gradient of ``[gate | up]``."""
-        num_rows, width = grad.shape
-        grad, d_gate_up = grad.contiguous(), torch.empty_like(gate_up)
-        self._call("zg_swiglu_backward", _pointer(grad, num_rows, width), _pointer(gate_up, num_rows, 2 * width),
+        num_rows, width = grad_TF.shape
+        grad, d_gate_up = grad_TF.contiguous(), torch.empty_like(gate_up_TF2)
+        self._call("zg_swiglu_backward", _pointer(grad, num_rows, width), _pointer(gate_up_TF2, num_rows, 2 * width),
                    _pointer(d_gate_up, num_rows, 2 * width), num_rows, width)  # fmt: skip
         return d_gate_up
 
-    def rope_tables(self, inv_freq: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def rope_tables(self, inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
         """(cos, sin), each [T, H/2]."""
-        num_rows, half = len(positions), len(inv_freq)
-        cos, sin = inv_freq.new_empty(num_rows, half), inv_freq.new_empty(num_rows, half)
-        self._call("zg_rope_tables", _pointer(inv_freq, half), _pointer(positions, num_rows, dtype=torch.int64),
+        num_rows, half = len(positions_T), len(inv_freq_h)
+        cos, sin = inv_freq_h.new_empty(num_rows, half), inv_freq_h.new_empty(num_rows, half)
+        self._call("zg_rope_tables", _pointer(inv_freq_h, half), _pointer(positions_T, num_rows, dtype=torch.int64),
                    _pointer(cos, num_rows, half), _pointer(sin, num_rows, half),
                    num_rows, half)  # fmt: skip
         return cos, sin
 
     def qkv_rope(
-        self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None,
-        num_heads: int, num_kv_heads: int, eps: float, *, is_bf16: bool = False,
+        self, qkv_TE: Tensor, cos_Th: Tensor, sin_Th: Tensor, q_norm_H: Tensor | None, k_norm_H: Tensor | None,
+        num_heads: int, num_kv_heads: int, eps: float, *, rounds_bf16: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See ``rowwise.qkv_rope``."""
+        qkv, cos, sin, q_norm, k_norm = qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
         num_rows, half = len(qkv), cos.shape[1]
         q_shape, kv_shape = (num_rows, num_heads, 2 * half), (num_rows, num_kv_heads, 2 * half)
         q, k, v = qkv.new_empty(q_shape), qkv.new_empty(kv_shape), qkv.new_empty(kv_shape)
@@ -333,14 +396,15 @@ class NativeKernels:
         self._call("zg_qkv_rope", _pointer(qkv, num_rows, width), _pointer(cos, num_rows, half),
                    _pointer(sin, num_rows, half), _pointer(q_norm, 2 * half), _pointer(k_norm, 2 * half),
                    _pointer(q, *q_shape), _pointer(k, *kv_shape), _pointer(v, *kv_shape), num_rows,
-                   num_heads, num_kv_heads, 2 * half, eps, is_bf16)  # fmt: skip
+                   num_heads, num_kv_heads, 2 * half, eps, rounds_bf16)  # fmt: skip
         return q, k, v
 
     def qkv_rope_backward(
-        self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv: Tensor | None, cos: Tensor, sin: Tensor,
-        q_norm: Tensor | None, k_norm: Tensor | None, eps: float,
+        self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
         """(dqkv, dq_norm, dk_norm)."""
+        qkv, cos, sin, q_norm, k_norm = qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
         grad_q, grad_k, grad_v = grad_q.contiguous(), grad_k.contiguous(), grad_v.contiguous()
         (num_rows, num_heads, head_dim), num_kv_heads = grad_q.shape, grad_k.shape[1]
         kv_shape, half = (num_rows, num_kv_heads, head_dim), head_dim // 2
@@ -361,14 +425,14 @@ class NativeKernels:
     # ------------------------------------------------------------ attention
 
     def write_kv(
-        self,
-        k: Tensor,
-        v: Tensor | None,
-        slots: Tensor,
-        k_pages: Tensor,
-        v_pages: Tensor | None,
-        rows: Tensor | None = None,
-    ) -> None:
+        self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
+    ) -> None:  # fmt: skip
+        """In order."""
+        self._write(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
+
+    def _write(
+        self, k: Tensor, v: Tensor | None, slots: Tensor, k_pages: Tensor, v_pages: Tensor | None, rows: Tensor | None
+    ) -> None:  # fmt: skip
         """Row ``rows[i]`` (or i) to ``slots[i]``: of k in [P, K, H, S], and of v, if given, in [P, K, S, H]."""
         num_rows, num_kv_heads, head_dim = k.shape
         num_pages, num_slots = len(k_pages), num_rows if rows is None else len(rows)
@@ -379,15 +443,15 @@ class NativeKernels:
                    _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), num_kv_heads,
                    head_dim)  # fmt: skip
 
-    def fill_pages(
+    def _filled_pages(
         self, by_dim: Tensor, by_slot: Tensor, layout: PackedLayout
     ) -> tuple[Tensor, Tensor]:
         """Packed rows of two tensors as pages [P, K, H, S] and [P, K, S, H]; unwritten slots are 0."""
         num_kv_heads, head_dim = by_dim.shape[1:]
         pages_by_dim = by_dim.new_zeros(layout.num_pages, num_kv_heads, head_dim, PAGE_SIZE)
         pages_by_slot = by_dim.new_zeros(layout.num_pages, num_kv_heads, PAGE_SIZE, head_dim)
-        self.write_kv(by_dim.contiguous(), by_slot.contiguous(), layout.write_slot_W, pages_by_dim,
-                      pages_by_slot, layout.write_row_W)  # fmt: skip
+        self._write(by_dim.contiguous(), by_slot.contiguous(), layout.write_slot_W, pages_by_dim,
+                    pages_by_slot, layout.write_row_W)  # fmt: skip
         return pages_by_dim, pages_by_slot
 
     def attention_work(
@@ -398,9 +462,8 @@ class NativeKernels:
         Raises:
             KernelError: a row reads an entry that the page table does not have, or a page that is not there.
         """
-        is_recording = (
-            self._tape is not None
-        )  # the first layer's call is part of what is made again
+        # While a pass is recorded, the first layer's call is part of what is made again.
+        is_recording = self._tape.calls is not None
         key = (
             num_rows,
             num_pages,
@@ -437,15 +500,25 @@ class NativeKernels:
         return work
 
     def paged_attention(
-        self,
-        q: Tensor,
-        k_pages: Tensor,
-        v_pages: Tensor,
-        plan: AttentionPlan,
-        scale: float,
-        *,
-        with_lse: bool = False,
+        self, q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, scale: float
+    ) -> Tensor:
+        """Rows that share leading pages are one block."""
+        if not self.handles_head_dim(q_TNH.shape[-1]):
+            return super().paged_attention(q_TNH, k_PKHS, v_PKSH, plan, scale)
+        return self._attend(q_TNH, k_PKHS, v_PKSH, plan, scale, with_lse=False)[0]
+
+    def packed_attention(
+        self, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout, scale: float
     ) -> tuple[Tensor, Tensor | None]:
+        """Keeps the log-sum-exp of each row and head, [T, N]."""
+        if not self.handles_head_dim(q_TNH.shape[-1]):
+            return super().packed_attention(q_TNH, k_TKH, v_TKH, layout, scale)
+        pages = self._filled_pages(k_TKH, v_TKH, layout)
+        return self._attend(q_TNH, *pages, layout.plan, scale, with_lse=True)
+
+    def _attend(
+        self, q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: AttentionPlan, scale: float, *, with_lse: bool
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """(out [T, N, H], log-sum-exp [T, N] if asked)."""
         num_rows, num_heads, head_dim = q.shape
         num_pages, num_kv_heads = k_pages.shape[:2]
@@ -461,10 +534,15 @@ class NativeKernels:
         return out, lse
 
     def packed_attention_backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+        self, grad_TNH: Tensor, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, out_TNH: Tensor, kept: Tensor | None,
         layout: PackedLayout, scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """(dq, dk, dv) of packed rows; the same bits for every number of threads."""
+        if kept is None:
+            return super().packed_attention_backward(
+                grad_TNH, q_TNH, k_TKH, v_TKH, out_TNH, kept, layout, scale
+            )
+        grad, q, k, v, out, lse = grad_TNH, q_TNH, k_TKH, v_TKH, out_TNH, kept
         (num_rows, num_heads, head_dim), num_kv_heads, num_pages = (
             q.shape,
             k.shape[1],
@@ -472,9 +550,9 @@ class NativeKernels:
         )
         grad, k, v = grad.contiguous(), k.contiguous(), v.contiguous()
         # The backward needs keys along head dims as well, and values along keys.
-        k_by_dim, k_by_slot = self.fill_pages(k, k, layout)
+        k_by_dim, k_by_slot = self._filled_pages(k, k, layout)
         v_by_dim = torch.zeros_like(k_by_dim)
-        self.write_kv(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
+        self._write(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
         dk_pages, dv_pages = torch.zeros_like(k_by_slot), torch.zeros_like(k_by_slot)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         by_row = (num_rows, num_heads, head_dim)
@@ -498,41 +576,39 @@ class NativeKernels:
     # ------------------------------------------------------------ head
 
     def add_chunk(
-        self,
-        logits: Tensor,
-        temperature: Tensor,
-        local_target: Tensor,
-        stats: tuple[Tensor, Tensor, Tensor, Tensor],
-    ) -> None:
-        """One vocabulary chunk [R, C] into the running (peak, mass, moment, target logit), in place."""
+        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
+    ) -> None:  # fmt: skip
+        """In place."""
+        logits, temperature, local_target = logits_RC, temperature_R, local_target_R
         num_rows, width = logits.shape
         self._call("zg_add_chunk", _pointer(logits, num_rows, width), num_rows, width,
                    _pointer(temperature, num_rows), _pointer(local_target, num_rows, dtype=torch.int64),
                    *(_pointer(column, num_rows) for column in stats))  # fmt: skip
 
-    def log_sum_exp(self, peak: Tensor, mass: Tensor) -> Tensor:
-        """The log of the mass, plus the peak, as the sampler computes it."""
-        num_rows, lse = len(peak), torch.empty_like(peak)
-        self._call("zg_log_sum_exp", _pointer(peak, num_rows), _pointer(mass, num_rows), _pointer(lse, num_rows),
+    def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
+        """As the sampler computes it."""
+        num_rows, lse = len(peak_R), torch.empty_like(peak_R)
+        self._call("zg_log_sum_exp", _pointer(peak_R, num_rows), _pointer(mass_R, num_rows), _pointer(lse, num_rows),
                    num_rows)  # fmt: skip
         return lse
 
     def logits_gradient_(
-        self, logits: Tensor, temperature: Tensor, lse: Tensor, local_target: Tensor, grad: Tensor
-    ) -> None:
-        """Logits of a chunk to their gradient, in place."""
-        (num_rows, width), grad = logits.shape, grad.contiguous()
-        self._call("zg_logits_gradient", _pointer(logits, num_rows, width), num_rows, width,
-                   _pointer(temperature, num_rows), _pointer(lse, num_rows),
-                   _pointer(local_target, num_rows, dtype=torch.int64), _pointer(grad, num_rows))  # fmt: skip
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
+    ) -> None:  # fmt: skip
+        """In place."""
+        (num_rows, width), grad_R = logits_RC.shape, grad_R.contiguous()
+        self._call("zg_logits_gradient", _pointer(logits_RC, num_rows, width), num_rows, width,
+                   _pointer(temperature_R, num_rows), _pointer(lse_R, num_rows),
+                   _pointer(local_target_R, num_rows, dtype=torch.int64), _pointer(grad_R, num_rows))  # fmt: skip
 
     def sample(
-        self, logits: Tensor, which: Tensor, vocab_limit: int, rows: SamplingRows
+        self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See ``sampling.sample_tokens``; ``logits`` is the filled [chunks, M, VOCAB_CHUNK] buffer.
-
-        Draw r reads row ``which[r]`` of M; one with edits reads a row that no other draw reads. A row without a distribution (NaN, infinity, every id banned) gets token -1 and NaN.
-        """
+        """One pass over each row; edits are made in ``logits``."""
+        if len(rows.edit_ids) and int(rows.edit_ids.min()) < 0:
+            msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is no token id; edit ids from 0 on"
+            raise KernelError(msg)
+        which = which_R
         num_chunks, num_logits, num_rows = (
             -(-vocab_limit // VOCAB_CHUNK),
             logits.shape[1],

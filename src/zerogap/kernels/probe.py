@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+from zerogap.kernels.choice import backend_of
 from zerogap.kernels.constants import FIXED_TILE, PAGE_SIZE, ROW_MULTIPLE
-from zerogap.kernels.linear import linear_rows, row_gemm
+from zerogap.kernels.linear import linear
 from zerogap.kernels.native import native
 
 _ROW_COUNTS = (8, 16, 24, 40, 64, 72, 136, 256, 520)
@@ -39,6 +40,7 @@ class RowProbe:
         return ", ".join(f"{i}x{o} at {rows} rows" for i, o, rows in self.failures[:3])
 
 
+@torch.no_grad()
 def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     """Multiply random rows by a random weight of each (in, out) shape at several row counts and compare bits."""
     generator = torch.Generator().manual_seed(0)
@@ -46,10 +48,10 @@ def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     for num_in, num_out in distinct:
         weight = torch.randn(num_out, num_in, generator=generator)
         x = torch.randn(max(_ROW_COUNTS), num_in, generator=generator)
-        whole = linear_rows(x, weight)
+        whole = linear(x, weight)
         for num_rows in _ROW_COUNTS:
             # From the end as well: a row must not depend on its place either.
-            head, tail = linear_rows(x[:num_rows], weight), linear_rows(x[-num_rows:], weight)
+            head, tail = linear(x[:num_rows], weight), linear(x[-num_rows:], weight)
             if not (torch.equal(head, whole[:num_rows]) and torch.equal(tail, whole[-num_rows:])):
                 failures.append((num_in, num_out, num_rows))
     return RowProbe(torch.get_num_threads(), len(distinct), tuple(failures))
@@ -61,11 +63,11 @@ def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     Returns:
         The last probe. If it still fails, this machine cannot be exact, and the caller must say so.
     """
-    shapes = list(shapes)
-    row_gemm.tile = None
+    shapes, backend = list(shapes), backend_of(torch.empty(0))
+    backend.tile = None
     probe = probe_row_invariance(shapes)
     if not probe.is_exact:
-        row_gemm.tile = FIXED_TILE
+        backend.tile = FIXED_TILE
         probe = probe_row_invariance(shapes)
     return probe
 
@@ -76,8 +78,9 @@ def kernel_report(head_dim: int | None = None) -> str:
     Args:
         head_dim: of the model that runs, if one is known: attention may have no C++ path for it.
     """
-    rows = f"multiples of {ROW_MULTIPLE}" if row_gemm.tile is None else f"tiles of {row_gemm.tile}"
-    is_own = native.library is not None and native.has_gemm and row_gemm.tile is None
+    tile = backend_of(torch.empty(0)).tile
+    rows = f"multiples of {ROW_MULTIPLE}" if tile is None else f"tiles of {tile}"
+    is_own = native.library is not None and native.has_gemm and tile is None
     products = "matrix products in C++" if is_own else f"BLAS on rows in {rows}"
     threads = f"{torch.get_num_threads()} threads, {products}"
     if native.library is None:

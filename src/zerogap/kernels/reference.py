@@ -1,6 +1,6 @@
-"""Every kernel once more in plain torch: the oracle of the fast paths, and the path where no compiler is found.
+"""The formula of every kernel in plain torch: the oracle of the fast paths, and what ``torch_backend`` computes.
 
-Differentiable by autograd. Row-invariant as the fast paths are: a row's result is a function of that
+Differentiable by autograd, on the device of the arguments. Row-invariant as the fast paths are: a row's result is a function of that
 row alone, since each reduction runs over a fixed extent (a row, a page, a vocabulary chunk) in a fixed
 order, however many rows are computed beside it. It is slow; ``kernels.kernel_report()`` says when it runs.
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from zerogap.kernels.constants import PAGE_SIZE
+from zerogap.kernels.layout import AttentionPlan
 
 
 def round_bf16(x: Tensor) -> Tensor:
@@ -19,35 +20,38 @@ def round_bf16(x: Tensor) -> Tensor:
 
     On the bits: torch's own conversion makes one NaN of a single number and another of eight.
     """
-    bits = x.detach().contiguous().view(torch.int32)
+    bits = x.detach().float().contiguous().view(torch.int32)
     nearest = bits + 0x7FFF + ((bits >> 16) & 1)
     # A NaN stays one (quiet, sign and upper bits kept), where adding to its bits could make an infinity of it.
     chosen = torch.where(x.detach().isnan(), bits | 0x400000, nearest)
     return (chosen & -0x10000).view(torch.float32).view(x.shape)
 
 
-def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
-    return x_TD * torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + eps) * weight_D
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, and 1 / sqrt(...), with 1 in place of it."""
+    rstd = torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + eps)
+    return x_TD * rstd * weight_D, rstd
 
 
 def swiglu(gate_up_TF2: Tensor) -> Tensor:
     """``silu(gate) * up`` of ``[gate | up]``."""
     gate_TF, up_TF = gate_up_TF2.chunk(2, dim=-1)
-    # Not F.silu or sigmoid: their vectorised loop and scalar tail round differently, by an element's place in
-    # the tensor; exp does not. Below -88 it would be infinite, and 0 * infinity a gradient.
+    # Not torch's silu: its vectorised loop and scalar tail round differently, by an element's place in the tensor.
     return gate_TF / (1 + torch.exp(-gate_TF.clamp(min=-88.0))) * up_TF
+
+
+def sigmoid(gate: Tensor) -> Tensor:
+    """1 / (1 + exp(-gate)), by an exp that rounds alike at any place."""
+    # Below -88 the exp would be infinite, and 0 * infinity a gradient.
+    return 1 / (1 + torch.exp(-gate.clamp(min=-88.0)))
 
 
 def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of position * frequency, [T, h] each."""
-    # Position by position: a vectorised cosine may round differently by an element's place in the tensor.
-    distinct, row = positions_T.unique(return_inverse=True)
-    angles = [float(position) * inv_freq_h for position in distinct]
-    if not angles:
-        empty = inv_freq_h.new_empty(0, len(inv_freq_h))
-        return empty, empty.clone()
-    return torch.stack([a.cos() for a in angles])[row], torch.stack([a.sin() for a in angles])[row]
+    # A vectorised cosine may round differently by an element's place in the tensor: in float64, where that is the
+    # last of 53 bits, of which 24 are kept.
+    angles = (positions_T.float()[:, None] * inv_freq_h.float()).double()
+    return angles.cos().to(inv_freq_h.dtype), angles.sin().to(inv_freq_h.dtype)
 
 
 def rotate(x_TNH: Tensor, cos_Th: Tensor, sin_Th: Tensor) -> Tensor:
@@ -73,27 +77,23 @@ def qkv_rope(
     heads = qkv_TE.view(num_rows, num_heads + 2 * num_kv_heads, head_dim)
     q, k, v = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
     if q_norm_H is not None and k_norm_H is not None:
-        q, k = rms_norm(q, q_norm_H, eps), rms_norm(k, k_norm_H, eps)
+        (q, _), (k, _) = rms_norm(q, q_norm_H, eps), rms_norm(k, k_norm_H, eps)
     return rotate(q, cos_Th, sin_Th), rotate(k, cos_Th, sin_Th), v.contiguous()
 
 
 def attention_over_pages(
-    q_TNH: Tensor,
-    k_PKHS: Tensor,
-    v_PKSH: Tensor,
-    page_table_BP: Tensor,
-    row_sequence_T: Tensor,
-    row_position_T: Tensor,
-    *,
-    scale: float,
+    q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, *, scale: float
 ) -> Tensor:
     """Each row attends to keys ``[0, position]`` of its sequence, page after page; position -1 gives zeros."""
     num_rows, num_heads, head_dim = q_TNH.shape
     num_kv_heads = k_PKHS.shape[1]
     q_TKGH = q_TNH.view(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    num_pages = int(row_position_T.max()) // PAGE_SIZE + 1 if num_rows else 0
-    pages_TP = page_table_BP.long()[row_sequence_T.long(), :num_pages].clamp(min=0)
-    offsets_S = torch.arange(PAGE_SIZE)
+    row_position_T, num_pages = plan.row_position_T, plan.num_pages_read if num_rows else 0
+    offsets_S = torch.arange(PAGE_SIZE, device=q_TNH.device)
+    first_key_P = PAGE_SIZE * torch.arange(num_pages, device=q_TNH.device)
+    is_read_TP = first_key_P <= row_position_T[:, None]
+    pages_TP = plan.page_table_BP.long()[plan.row_sequence_T.long(), :num_pages]
+    pages_TP = torch.where(is_read_TP, pages_TP, 0)
     scores, hidden = [], []
     # index_select, not [...]: the gradient of indexing adds in the order threads happen to come.
     for page in range(num_pages):

@@ -1,6 +1,6 @@
-"""Values to the nearest bf16, kept as float32: what "bf16" means on a CPU.
+"""Values to the nearest bf16, kept in their dtype: what "bf16" means where a processor has no fast bf16 products.
 
-Processors without bf16 products compute them an eighth as fast as fp32 ones, so a bf16 model here has its weights and
+Such processors compute them an eighth as fast as fp32 ones, so a bf16 model here has its weights and
 what passes between its operations rounded to bf16, and computes in fp32 within each operation. ``docs/numerics.md``
 lists where. Gradients take no notice of it: rounding counts as the identity (a straight-through estimate), as it does
 in any mixed-precision training.
@@ -9,8 +9,8 @@ in any mixed-precision training.
 import torch
 from torch import Tensor
 
-from zerogap.kernels import reference
-from zerogap.kernels.native import native
+from zerogap.kernels.backend import Backend, Compute
+from zerogap.kernels.choice import backend_of
 
 
 def round_bf16_(x: Tensor) -> Tensor:
@@ -18,33 +18,35 @@ def round_bf16_(x: Tensor) -> Tensor:
 
     Too large becomes infinite, a NaN stays one.
     """
-    if native.handles(x) and x.is_contiguous():
-        native.round_bf16(x, x)
-        return x
-    return x.copy_(reference.round_bf16(x))
+    if not x.is_contiguous():
+        return x.copy_(_rounded(backend_of(x), x))
+    backend_of(x).round_bf16(x, x)
+    return x
 
 
 def round_bf16(x: Tensor) -> Tensor:
-    """The nearest bf16 of each element, as float32 of the same shape; its gradient is that of the identity."""
+    """The nearest bf16 of each element, in the same dtype and shape; its gradient is that of the identity."""
     if torch.is_grad_enabled() and x.requires_grad:
         return _RoundBf16.apply(x)
-    if not native.handles(x):
-        return reference.round_bf16(x)
+    return _rounded(backend_of(x), x)
+
+
+def rounded(backend: Backend, compute: Compute, x: Tensor) -> Tensor:
+    """What a kernel that computes so makes of ``x``: itself, or its ``round_bf16``."""
+    return _rounded(backend, x) if compute.rounds_bf16 else x
+
+
+def _rounded(backend: Backend, x: Tensor) -> Tensor:
     x = x.detach().contiguous()
     out = torch.empty_like(x)
-    native.round_bf16(x, out)
+    backend.round_bf16(x, out)
     return out
-
-
-def rounded(x: Tensor, *, is_bf16: bool) -> Tensor:
-    """What a kernel of this precision makes of ``x``: itself, or its ``round_bf16``."""
-    return round_bf16(x) if is_bf16 else x
 
 
 class _RoundBf16(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:  # noqa: ANN001
-        return round_bf16(x)
+        return _rounded(backend_of(x), x)
 
     @staticmethod
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205

@@ -3,90 +3,84 @@
 import torch
 from torch import Tensor
 
-from zerogap.kernels import reference
+from zerogap.kernels.backend import PLAIN, Compute
+from zerogap.kernels.choice import backend_of
 from zerogap.kernels.gradients import first_order
-from zerogap.kernels.native import native
-from zerogap.kernels.rounding import rounded
 
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_TD, weight_D, eps, is_bf16):  # noqa: ANN001, ANN205
-        y, rstd = native.rms_norm(x_TD, weight_D, eps, is_bf16=is_bf16)
+    def forward(ctx, backend, compute, x_TD, weight_D, eps):  # noqa: ANN001, ANN205
+        y, rstd = backend.rms_norm(x_TD, weight_D, eps, rounds_bf16=compute.rounds_bf16)
         ctx.save_for_backward(x_TD, weight_D, rstd)
+        ctx.backend = backend
         return y
 
     @staticmethod
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
-        return (*native.rms_norm_backward(grad_TD, *ctx.saved_tensors), None, None)
+        grad_x, grad_weight = ctx.backend.rms_norm_backward(grad_TD, *ctx.saved_tensors)
+        return None, None, grad_x, grad_weight, None
 
 
-def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, *, is_bf16: bool = False) -> Tensor:
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, *, compute: Compute = PLAIN) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension (Zhang and Sennrich, 2019). [T, D] -> [T, D].
 
-    Here and below, ``is_bf16`` rounds what is returned to bf16; the gradient passes straight through.
+    Keeps ``x`` and 1 / rms of each row. Here and below rounding counts as the identity in the backward.
     """
-    if not native.handles(x_TD):
-        return rounded(reference.rms_norm(x_TD, weight_D, eps), is_bf16=is_bf16)
-    if not torch.is_grad_enabled():
-        return native.rms_norm(x_TD, weight_D, eps, is_bf16=is_bf16)[0]
-    return _RmsNorm.apply(x_TD, weight_D, eps, is_bf16)
+    backend = backend_of(x_TD, weight_D)
+    if torch.is_grad_enabled():
+        return _RmsNorm.apply(backend, compute, x_TD, weight_D, eps)
+    return backend.rms_norm(x_TD, weight_D, eps, rounds_bf16=compute.rounds_bf16)[0]
 
 
 class _Swiglu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_up_TF2, is_bf16):  # noqa: ANN001, ANN205
+    def forward(ctx, backend, compute, gate_up_TF2):  # noqa: ANN001, ANN205
         ctx.save_for_backward(gate_up_TF2)
-        return native.swiglu(gate_up_TF2, is_bf16=is_bf16)
+        ctx.backend = backend
+        return backend.swiglu(gate_up_TF2, rounds_bf16=compute.rounds_bf16)
 
     @staticmethod
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TF,) = grads
-        return native.swiglu_backward(grad_TF, *ctx.saved_tensors), None
+        return None, None, ctx.backend.swiglu_backward(grad_TF, *ctx.saved_tensors)
 
 
-def swiglu(gate_up_TF2: Tensor, *, is_bf16: bool = False) -> Tensor:
-    """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]."""
-    if not native.handles(gate_up_TF2):
-        return rounded(reference.swiglu(gate_up_TF2), is_bf16=is_bf16)
-    if not torch.is_grad_enabled():
-        return native.swiglu(gate_up_TF2, is_bf16=is_bf16)
-    return _Swiglu.apply(gate_up_TF2, is_bf16)
+def swiglu(gate_up_TF2: Tensor, *, compute: Compute = PLAIN) -> Tensor:
+    """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]. Keeps its input."""
+    backend = backend_of(gate_up_TF2)
+    if torch.is_grad_enabled():
+        return _Swiglu.apply(backend, compute, gate_up_TF2)
+    return backend.swiglu(gate_up_TF2, rounds_bf16=compute.rounds_bf16)
 
 
 def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of position * frequency: float32 [h], int64 [T] -> two float32 [T, h], h = H / 2."""
-    if native.handles(inv_freq_h):
-        return native.rope_tables(inv_freq_h, positions_T)
-    return reference.rope_tables(inv_freq_h, positions_T)
+    return backend_of(inv_freq_h, positions_T).rope_tables(inv_freq_h, positions_T)
 
 
 class _QkvRope(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps, is_bf16):  # noqa: ANN001, ANN205
-        num_heads, num_kv_heads = heads
-        q, k, v = native.qkv_rope(
-            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, num_heads, num_kv_heads, eps, is_bf16=is_bf16
-        )  # fmt: skip
+    def forward(ctx, backend, compute, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps):  # noqa: ANN001, ANN205
         # Without a norm the rotation alone is undone, and the input is not needed for that.
-        ctx.save_for_backward(
-            None if q_norm_H is None else qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
+        kept_TE = None if q_norm_H is None else qkv_TE
+        ctx.save_for_backward(kept_TE, cos_Th, sin_Th, q_norm_H, k_norm_H)
+        ctx.backend, ctx.eps = backend, eps
+        return backend.qkv_rope(
+            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, *heads, eps, rounds_bf16=compute.rounds_bf16
         )
-        ctx.eps = eps
-        return q, k, v
 
     @staticmethod
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         grad_q, grad_k, grad_v = grads
-        qkv, cos, sin, q_norm, k_norm = ctx.saved_tensors
-        grad_qkv, grad_q_norm, grad_k_norm = native.qkv_rope_backward(
-            grad_q, grad_k, grad_v, qkv, cos, sin, q_norm, k_norm, ctx.eps
+        grad_qkv, grad_q_norm, grad_k_norm = ctx.backend.qkv_rope_backward(
+            grad_q, grad_k, grad_v, *ctx.saved_tensors, ctx.eps
         )
-        return grad_qkv, None, None, grad_q_norm, grad_k_norm, None, None, None
+        return None, None, grad_qkv, None, None, grad_q_norm, grad_k_norm, None, None
 
 
 def qkv_rope(
@@ -99,12 +93,12 @@ def qkv_rope(
     num_heads: int,
     num_kv_heads: int,
     eps: float,
-    is_bf16: bool = False,
+    compute: Compute = PLAIN,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of one layer, q and k normalised per head if asked (Qwen3) and rotated.
 
     Args:
-        qkv_TE: [T, (N + 2K) * H], heads of ``[q | k | v]``.
+        qkv_TE: [T, (N + 2K) * H], heads of ``[q | k | v]``; kept for the backward if there are norms.
         cos_Th: [T, H/2] from ``rope_tables``; sin_Th alike.
         sin_Th: see cos_Th.
         q_norm_H: weight of the per-head RMSNorm of q, or None; both or neither.
@@ -112,20 +106,17 @@ def qkv_rope(
         num_heads: N.
         num_kv_heads: K.
         eps: of the norms.
-        is_bf16: round q, k and v to bf16.
+        compute: how; q, k and v are what is rounded.
 
     Returns:
         q [T, N, H], k [T, K, H], v [T, K, H], contiguous.
     """
+    backend = backend_of(qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H)
     heads = num_heads, num_kv_heads
-    if not native.handles(qkv_TE):
-        q, k, v = reference.qkv_rope(
-            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H,
-            num_heads=num_heads, num_kv_heads=num_kv_heads, eps=eps,
-        )  # fmt: skip
-        return rounded(q, is_bf16=is_bf16), rounded(k, is_bf16=is_bf16), rounded(v, is_bf16=is_bf16)
-    if not torch.is_grad_enabled():
-        return native.qkv_rope(
-            qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, *heads, eps, is_bf16=is_bf16
+    if torch.is_grad_enabled():
+        return _QkvRope.apply(
+            backend, compute, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps
         )
-    return _QkvRope.apply(qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps, is_bf16)
+    return backend.qkv_rope(
+        qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, *heads, eps, rounds_bf16=compute.rounds_bf16
+    )

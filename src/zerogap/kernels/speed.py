@@ -5,16 +5,16 @@ step many rows, forward and backward. Both kinds are timed in turns on weights o
 slower wins as "exact": those products keep the gap at zero for nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from zerogap.kernels.gradients import add_weight_gradient_, input_gradient
-from zerogap.kernels.linear import linear_rows
-from zerogap.kernels.products import Products, products
+from zerogap.kernels.backend import Compute, Products
+from zerogap.kernels.choice import backend_of
+from zerogap.kernels.linear import linear
 
 _KINDS: tuple[Products, ...] = ("exact", "blas")
 _REPEATS = 4
@@ -42,7 +42,7 @@ class ProductTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class FastProducts:
-    """What each side multiplies with in ``numerics = "fast"``; ``kernels.products(side.fastest)`` around its work."""
+    """What each side multiplies with in ``numerics = "fast"``: ``Compute(products=side.fastest)``."""
 
     engine: ProductTimes
     """Forward alone, few rows."""
@@ -63,12 +63,14 @@ def time_products(weights_OI: Sequence[Tensor], *, num_rows: int, with_gradients
     """
     generator = torch.Generator().manual_seed(0)
     rows = {width: torch.randn(num_rows, width, generator=generator) for w in weights_OI for width in w.shape}  # fmt: skip
-    work = _forward_and_backward if with_gradients else _forward
     seconds: dict[Products, list[float]] = {kind: [] for kind in _KINDS}
     for repeat in range(_REPEATS):
         for kind in _KINDS if repeat % 2 == 0 else reversed(_KINDS):
-            with products(kind):
-                seconds[kind].append(_seconds(work, weights_OI, rows))
+            compute = Compute(products=kind)
+            start_s = perf_counter()
+            for weight_OI in weights_OI:
+                _multiply(weight_OI, rows, compute, with_gradients=with_gradients)
+            seconds[kind].append(perf_counter() - start_s)
     return ProductTimes(
         num_rows=num_rows,
         num_threads=torch.get_num_threads(),
@@ -77,23 +79,14 @@ def time_products(weights_OI: Sequence[Tensor], *, num_rows: int, with_gradients
     )
 
 
-def _seconds(
-    work: Callable[[Tensor, dict[int, Tensor]], None],
-    weights_OI: Sequence[Tensor],
-    rows: dict[int, Tensor],
-) -> float:
-    start_s = perf_counter()
-    for weight_OI in weights_OI:
-        work(weight_OI, rows)
-    return perf_counter() - start_s
-
-
-def _forward(weight_OI: Tensor, rows: dict[int, Tensor]) -> None:
-    linear_rows(rows[weight_OI.shape[1]], weight_OI)
-
-
-def _forward_and_backward(weight_OI: Tensor, rows: dict[int, Tensor]) -> None:
+@torch.no_grad()
+def _multiply(
+    weight_OI: Tensor, rows: dict[int, Tensor], compute: Compute, *, with_gradients: bool
+) -> None:
     grad_TO, x_TI = (rows[width] for width in weight_OI.shape)
-    linear_rows(x_TI, weight_OI)
-    input_gradient(grad_TO, weight_OI)
-    add_weight_gradient_(torch.zeros_like(weight_OI), grad_TO, x_TI)
+    linear(x_TI, weight_OI, compute=compute)
+    if with_gradients:
+        backend = backend_of(x_TI, weight_OI)
+        backend.input_gradient(grad_TO, weight_OI, compute=compute)
+        buffer_OI = torch.zeros_like(weight_OI)
+        backend.add_weight_gradient_(buffer_OI, grad_TO, x_TI, compute=compute)

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from zerogap.errors import DataError
+from zerogap.kernels import Compute, Products
 from zerogap.models import CausalLM
 from zerogap.train import score_samples
 from zerogap.types import Sample
@@ -43,21 +44,21 @@ class ForwardScorer:
         model: CausalLM,
         *,
         live_version: Callable[[], int],
-        vocab_limit: int,
         micro_batch_tokens: int,
         history: WeightHistory | None = None,
+        products: Products = "exact",
     ) -> None:
         """A scorer that reads ``model`` as it is at each call.
 
         Args:
             model: the trainer's.
             live_version: of its weights now.
-            vocab_limit: ids at or past it do not exist.
             micro_batch_tokens: most token rows of one forward pass.
             history: older versions of the trainer's weights; without one, tokens of older versions are unattributed.
+            products: which matrix products the passes use.
         """
         self._model, self._live_version = model, live_version
-        self._vocab_limit, self._micro_batch_tokens = vocab_limit, micro_batch_tokens
+        self._micro_batch_tokens, self._compute = micro_batch_tokens, Compute(products=products)
         self._history = history
         self._old_model: CausalLM | None = None
         self._old_version: int | None = None
@@ -80,8 +81,8 @@ class ForwardScorer:
         return score_samples(
             model,
             samples,
-            vocab_limit=self._vocab_limit,
             micro_batch_tokens=self._micro_batch_tokens,
+            compute=self._compute,
         )
 
     def _model_of(self, version: int) -> CausalLM | None:

@@ -56,7 +56,7 @@ class SelfAttention(Part):
                 qkv.weight,
                 qkv.bias,
                 eps=self._eps,
-                is_bf16=rows.is_bf16,
+                compute=rows.compute,
             ),
             rows.cos_Th,
             rows.sin_Th,
@@ -65,12 +65,12 @@ class SelfAttention(Part):
             num_heads=self._num_heads,
             num_kv_heads=self._num_kv_heads,
             eps=self._eps,
-            is_bf16=rows.is_bf16,
+            compute=rows.compute,
         )
         out_TNH = rows.attention(self._index, q_TNH, k_TKH, v_TKH)
         # Attention itself returns fp32, whoever computes it; the product rounds what it is given.
         return kernels.linear(
-            out_TNH.flatten(1), layer["o"].weight, residual_TO=x_TD, is_bf16=rows.is_bf16
+            out_TNH.flatten(1), layer["o"].weight, residual_TO=x_TD, compute=rows.compute
         )
 
 
@@ -94,8 +94,8 @@ class SwigluMlp(Part):
             layer["post_norm"].weight,
             layer["gate_up"].weight,
             eps=self._eps,
-            is_bf16=rows.is_bf16,
+            compute=rows.compute,
         )
         return kernels.swiglu_linear(
-            gate_up_TF2, layer["down"].weight, residual_TO=x_TD, is_bf16=rows.is_bf16
+            gate_up_TF2, layer["down"].weight, residual_TO=x_TD, compute=rows.compute
         )

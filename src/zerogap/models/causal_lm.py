@@ -12,6 +12,7 @@ What a layer is made of, its family says (``families``); this file is the same f
 Letters: T packed tokens, D model dim, h half of a head's dim, V vocabulary.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zerogap import kernels
 from zerogap.errors import ModelError
+from zerogap.kernels import PLAIN, Compute, Head
 from zerogap.models.attention import Attention
 from zerogap.models.choices import Choices
 from zerogap.models.config import ModelConfig
@@ -47,6 +49,7 @@ class CausalLM(nn.Module):
             msg = f"precision = {precision!r} is not supported; use 'fp32' or 'bf16'"
             raise ModelError(msg)
         self.config, self.precision = config, precision
+        self._vocab_limit = config.vocab_size
         shape_VD = (config.vocab_size, config.hidden_size)
         family = find_family(config.family)
         self.embed_tokens = Weights(shape_VD)
@@ -67,6 +70,24 @@ class CausalLM(nn.Module):
         return self.precision == "bf16"
 
     @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return self.embed_tokens.weight.device
+
+    @property
+    def head(self) -> Head:
+        """What hidden states are multiplied with, over the ids that exist."""
+        return Head(self.head_weight, self._vocab_limit)
+
+    def limit_vocabulary(self, vocab_limit: int) -> None:
+        """From now on ids at or past it do not exist (the tokenizer's size, where the head is padded).
+
+        Raises:
+            KernelError: the head has not so many rows.
+        """
+        self._vocab_limit = Head(self.head_weight, vocab_limit).vocab_limit
+
+    @property
     def head_weight(self) -> nn.Parameter:
         """[V, D]: logits are hidden @ head_weight.T. The embedding itself when tied."""
         is_tied = self.config.tie_word_embeddings
@@ -79,6 +100,7 @@ class CausalLM(nn.Module):
         attention: Attention,
         *,
         choices: Choices | None = None,
+        compute: Compute = PLAIN,
         recompute: bool = False,
     ) -> torch.Tensor:
         """Hidden states after the final norm.
@@ -89,6 +111,7 @@ class CausalLM(nn.Module):
             attention: who sees what.
             choices: of these rows: ones that are made are repeated, others are filled (``new_choices``). None: the
                 pass makes its own and forgets them.
+            compute: how; the precision is the model's own.
             recompute: keep only each layer's input for the backward pass and compute the rest again
                 there. Gradients are the same bits; memory falls, the backward pass takes a third longer.
 
@@ -101,8 +124,9 @@ class CausalLM(nn.Module):
             self.choice_columns, num_rows=len(token_ids_T), num_layers=self.config.num_layers
         )
         cos_Th, sin_Th = kernels.rope_tables(self.inv_freq_h, positions_T)
-        rows = ForwardRows(cos_Th, sin_Th, attention, choices, self.is_bf16)
-        x_TD = kernels.embedding(token_ids_T, self.embed_tokens.weight)
+        compute = replace(compute, rounds_bf16=self.is_bf16)
+        rows = ForwardRows(cos_Th, sin_Th, attention, choices, compute)
+        x_TD = kernels.embedding(token_ids_T, self.embed_tokens.weight, compute=compute)
         for layer in self.layers:
             if recompute:
                 # The model draws no random numbers, so none need to be restored.
@@ -110,7 +134,7 @@ class CausalLM(nn.Module):
             else:
                 x_TD = layer(x_TD, rows)
         eps = self.config.rms_norm_eps
-        return kernels.rms_norm(x_TD, self.norm.weight, eps, is_bf16=self.is_bf16)
+        return kernels.rms_norm(x_TD, self.norm.weight, eps, compute=compute)
 
     def new_choices(self, num_rows: int) -> Choices:
         """Room for the choices of so many rows, for a pass to make them."""
@@ -121,13 +145,10 @@ class CausalLM(nn.Module):
             device=self.inv_freq_h.device,
         )
 
-    def gemm_shapes(self, *, vocab_limit: int) -> set[tuple[int, int]]:
-        """(in, out) of every kind of matrix product in a forward pass.
-
-        Args:
-            vocab_limit: ids that the head computes; it multiplies chunks of the vocabulary.
-        """
-        chunks = {min(kernels.VOCAB_CHUNK, vocab_limit), vocab_limit % kernels.VOCAB_CHUNK}
+    def gemm_shapes(self) -> set[tuple[int, int]]:
+        """(in, out) of every kind of matrix product in a forward pass; the head multiplies chunks of the vocabulary."""
+        limit = self._vocab_limit
+        chunks = {min(kernels.VOCAB_CHUNK, limit), limit % kernels.VOCAB_CHUNK}
         head = {(self.config.hidden_size, size) for size in chunks if size}
         return head.union(*(part.gemm_shapes() for part in self._parts))
 
@@ -151,6 +172,7 @@ class CausalLM(nn.Module):
     def copied(self, *, precision: Precision) -> "CausalLM":
         """A model of its own with these weights as they are now, rounded to ``precision``."""
         copy = CausalLM(self.config, precision=precision)
+        copy.limit_vocabulary(self._vocab_limit)
         copy.load_state_dict(self.state_dict())
         return copy.round_weights_()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from zerogap.kernels import Compute
 from zerogap.models.attention import Attention
 from zerogap.models.choices import ChoiceColumn, Choices
 
@@ -59,8 +60,8 @@ class ForwardRows:
     sin_Th: Tensor
     attention: Attention
     choices: Choices
-    is_bf16: bool
-    """Every operation rounds what it returns to bf16."""
+    compute: Compute
+    """How every kernel computes: ``kernels.linear(..., compute=rows.compute)``."""
 
 
 class Part(ABC):

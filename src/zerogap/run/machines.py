@@ -38,11 +38,12 @@ class Machines:
         self._config, self._say = config, say
         self.numerics = self._settle_numerics()
         """Whose matrix products each side uses."""
-        self.trainer = build_trainer(config, policy)
+        self.trainer = build_trainer(config, policy, products=self.numerics.trainer)
         self.serving = build_serving(
             policy,
             self._engine_config(),
             self.versions,
+            products=self.numerics.engine,
             lag=config.rollout.lag,
             seed=config.run.seed,
         )
@@ -86,11 +87,13 @@ class Machines:
         self.trainer.use_corrections(adaptations.corrections)
         if adaptations.is_exact != before.is_exact:
             self.numerics = self._settle_numerics()
+            self.trainer.use_products(self.numerics.trainer)
         if (adaptations.lag, adaptations.is_exact) != (before.lag, before.is_exact):
             self.serving = build_serving(
                 self.policy,
                 self._engine_config(),
                 self.versions,
+                products=self.numerics.engine,
                 lag=adaptations.lag,
                 seed=self._config.run.seed,
                 history=self.serving.history,
@@ -119,9 +122,9 @@ class Machines:
         scorer = ForwardScorer(
             self.policy.model,
             live_version=lambda: self.version,
-            vocab_limit=self.policy.vocab_limit,
             micro_batch_tokens=config.train.micro_batch_tokens,
             history=self.serving.history,
+            products=self.numerics.trainer,
         )
         tokenizer = self.policy.tokenizer
         return Ledger(

@@ -13,7 +13,7 @@ NumericsChoice = Literal["exact", "fast"]
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """Whose matrix products each side uses: ``kernels.products(numerics.engine)`` around its work."""
+    """Whose matrix products each side uses."""
 
     engine: Products
     trainer: Products

@@ -16,6 +16,7 @@ from zerogap.kernels import (
     PAGE_SIZE,
     VOCAB_CHUNK,
     FastProducts,
+    Products,
     RowProbe,
     ensure_row_invariance,
     time_products,
@@ -49,11 +50,16 @@ class Policy:
     @property
     def vocab_limit(self) -> int:
         """Ids at or past it mean nothing to the tokenizer and are never drawn nor scored."""
-        return min(self.tokenizer.vocab_size, self.model.config.vocab_size)
+        return self.model.head.vocab_limit
+
+    def __post_init__(self) -> None:
+        """The model has no ids but the tokenizer's."""
+        known = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
+        self.model.limit_vocabulary(known)
 
     def probe(self) -> RowProbe:
         """Make GEMM rows keep their bits on this model's own shapes, and say whether they do."""
-        return ensure_row_invariance(self.model.gemm_shapes(vocab_limit=self.vocab_limit))
+        return ensure_row_invariance(self.model.gemm_shapes())
 
     def fastest_products(self, *, engine_rows: int, trainer_rows: int) -> FastProducts:
         """Time both kinds of matrix products on this model's own weights, for each side's number of rows.
@@ -80,6 +86,7 @@ class Policy:
         limits: EngineConfig,
         *,
         model: CausalLM | None = None,
+        products: Products = "exact",
         seed: int = 0,
         weight_version: int = 0,
     ) -> Engine:
@@ -91,8 +98,8 @@ class Policy:
             max_scheduled_tokens=limits.max_scheduled_tokens,
             prefix_cache=limits.prefix_cache,
             eos_token_ids=self.eos_token_ids,
-            vocab_limit=self.vocab_limit,
             detokenizer=self.detokenize,
+            products=products,
             weight_version=weight_version,
             seed=seed,
         )

@@ -11,7 +11,7 @@ from typing import Protocol
 from zerogap.config import EngineConfig
 from zerogap.engine import Engine, EngineStats
 from zerogap.foreign import TransformersGenerator
-from zerogap.kernels import round_bf16
+from zerogap.kernels import Products, round_bf16
 from zerogap.models import Precision
 from zerogap.rollout import Generator
 from zerogap.run.policy import Policy
@@ -67,6 +67,7 @@ def build_serving(
     config: EngineConfig,
     versions: WeightVersions,
     *,
+    products: Products = "exact",
     lag: int,
     seed: int,
     history: WeightHistory | None = None,
@@ -77,19 +78,20 @@ def build_serving(
         policy: the trainer's model and its tokenizer.
         config: which engine, its precision and its limits.
         versions: gets the digest of every version that is served.
+        products: which matrix products its passes use.
         lag: versions that the engine stays behind.
         seed: of the engine's own noise.
         history: taken over from another serving of the same run.
     """
     own = policy.model.precision
     precision: Precision = own if config.dtype is None else config.dtype
-    judge = policy.engine(config, seed=seed)
+    judge = policy.engine(config, products=products, seed=seed)
     if config.backend == "zerogap" and precision == own and not lag:
         publisher = Publisher(SharedWeights(policy.model), judge, versions)
         return Serving(engine=judge, judge=judge, publish=publisher.publish, history=None)
     if history is None and lag:
         history = WeightHistory(lag + 1)
-    engine = _copying_engine(policy, config, precision, seed)
+    engine = _copying_engine(policy, config, precision, products, seed)
     source = CopiedWeights(
         policy.model,
         history,
@@ -101,7 +103,7 @@ def build_serving(
 
 
 def _copying_engine(
-    policy: Policy, config: EngineConfig, precision: Precision, seed: int
+    policy: Policy, config: EngineConfig, precision: Precision, products: Products, seed: int
 ) -> RolloutEngine:
     if config.backend == "transformers":
         return TransformersGenerator(
@@ -112,4 +114,5 @@ def _copying_engine(
             dtype=precision,
             seed=seed,
         )
-    return policy.engine(config, model=policy.model.copied(precision=precision), seed=seed)
+    model = policy.model.copied(precision=precision)
+    return policy.engine(config, model=model, products=products, seed=seed)

@@ -2,12 +2,15 @@
 
 from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig
 from zerogap.errors import DataError, ModelError
+from zerogap.kernels import Products
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.versions import StepSettings
 from zerogap.train import NativeTrainer, Teacher
 
 
-def build_trainer(config: RunConfig, policy: Policy) -> NativeTrainer:
+def build_trainer(
+    config: RunConfig, policy: Policy, *, products: Products = "exact"
+) -> NativeTrainer:
     """The recipe's trainer of the policy's model at step 0, with whatever frozen models its loss needs."""
     reference = None
     if config.loss.needs_reference:
@@ -17,7 +20,7 @@ def build_trainer(config: RunConfig, policy: Policy) -> NativeTrainer:
         config.train,
         config.loss,
         total_steps=config.run.steps,
-        vocab_limit=policy.vocab_limit,
+        products=products,
         corrections=config.corrections,
         reference=reference,
         teacher=_load_teacher(config.loss, policy),

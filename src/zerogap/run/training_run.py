@@ -14,7 +14,6 @@ from rich.console import Console
 
 from zerogap.config import RunConfig
 from zerogap.errors import NumericsError
-from zerogap.kernels import products
 from zerogap.ledger import StartedAudit, trained_gap
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
 from zerogap.report import write_report
@@ -154,8 +153,7 @@ class TrainingRun:
 
     def _gather(self, step: int, metrics: StepMetrics) -> Gathered:
         before = self.engine.stats
-        with products(self.machines.numerics.engine):
-            gathered = self._gatherer(step, metrics)
+        gathered = self._gatherer(step, metrics)
         samples = gathered.trained.samples
         self.machines.versions.admit(samples)
         if gathered.note:
@@ -170,7 +168,7 @@ class TrainingRun:
     def _start_audit(self, step: int, rollouts: Rollouts) -> StartedAudit:
         """The ledger measures before any weight moves."""
         machines = self.machines
-        with self.files.spans.span("audit"), products(machines.numerics.trainer):
+        with self.files.spans.span("audit"):
             return machines.ledger.start(rollouts.samples, step=step, version=machines.version)
 
     def _finish_audit(
@@ -199,7 +197,6 @@ class TrainingRun:
         with (
             self.files.spans.span("train"),
             self._progress.phase(f"step {step}: train", unit="rows") as phase,
-            products(machines.numerics.trainer),
         ):
             # Until the next publish, an engine that shares the weights must not sample from half of an update.
             self.engine.begin_weight_update()
@@ -274,7 +271,6 @@ class TrainingRun:
             self._progress.phase(
                 f"step {self.step_number}: evaluate", total=total, unit="completions"
             ) as phase,
-            products(self.machines.numerics.engine),
         ):
             self.exercise.evaluation.run(
                 self.exercise.collectors(serving.judge),

@@ -7,7 +7,8 @@ R targets of a micro-batch, D model dim.
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,10 +18,11 @@ from zerogap.algorithms import reduce_loss, value_surrogate
 from zerogap.config.loss import CriticConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError
-from zerogap.kernels import gradients_in_place, linear
+from zerogap.kernels import PLAIN, Compute, linear, to_device, to_host
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
-from zerogap.train.forward import PackedAttention
+from zerogap.train.forward import hidden_rows
+from zerogap.train.host_loss import hand_back, loss_and_gradients
 from zerogap.train.optimizer import Optimizer
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
@@ -42,17 +44,14 @@ class ValueModel(nn.Module):
         self.value_head = nn.Parameter(torch.zeros(policy.config.hidden_size))
         """[D]"""
 
-    def forward(self, batch: MicroBatch, *, recompute: bool = False) -> Tensor:
+    def forward(
+        self, batch: MicroBatch, *, compute: Compute = PLAIN, recompute: bool = False
+    ) -> Tensor:
         """float32 [R]: the value before each target."""
-        hidden_TD = self.trunk(
-            batch.token_ids_T,
-            batch.positions_T,
-            PackedAttention(batch.layout, self.trunk.config.attention_scale),
-            recompute=recompute and torch.is_grad_enabled(),
-        )
+        hidden_TD = hidden_rows(self.trunk, batch, compute=compute, recompute=recompute)
         # Rows first: a row that predicts several targets has one value.
-        value_T = linear(hidden_TD, self.value_head[None]).squeeze(1)
-        return value_T.index_select(0, batch.source_row_R)
+        value_T = linear(hidden_TD, self.value_head[None], compute=compute).squeeze(1)
+        return value_T.index_select(0, to_device(batch.source_row_R, value_T.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +88,20 @@ class Critic:
         )
 
     @torch.no_grad()
-    def values(self, batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, np.ndarray]]:
+    def values(
+        self, batches: Iterable[MicroBatch], *, compute: Compute = PLAIN
+    ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
         """Each micro-batch with the values before its targets, float32 [R]."""
         for batch in batches:
-            yield batch, self.model(batch).numpy()
+            yield batch, to_host(self.model(batch, compute=compute))
 
     def update(
-        self, plan: StepPlan, batches: Sequence[MicroBatch], meter: StepMeter
+        self,
+        plan: StepPlan,
+        batches: Sequence[MicroBatch],
+        meter: StepMeter,
+        *,
+        compute: Compute = PLAIN,
     ) -> CriticUpdate:
         """One update on the targets of the policy's.
 
@@ -103,16 +109,19 @@ class Critic:
             plan: its returns are what is learned.
             batches: of the update, those without a policy gradient too.
             meter: gets time and progress.
+            compute: how.
         """
         self._optimizer.zero_grad()
+        compute = replace(compute, adds_to_grad=True)
         total, is_clipped_S = 0.0, np.zeros(len(plan.tokens.trains_S), bool)
         with meter.spans.span("critic"):
             for batch in batches:
                 slots_R = plan.tokens.index.slots(batch)
-                loss, is_clipped_S[slots_R] = self._loss(plan, batch, slots_R)
-                with gradients_in_place():
-                    loss.backward()
-                total += loss.item()
+                values_R = self.model(batch, compute=compute, recompute=self._train.recompute)
+                formula = partial(self._loss, plan, batch, slots_R, is_clipped_S)
+                loss, gradients = loss_and_gradients(formula, [values_R])
+                hand_back([values_R], gradients)
+                total += loss
                 meter.advance("critic", batch)
             norm = self._optimizer.update(self._learning_rate(plan.step_number))
         return CriticUpdate(total, norm, is_clipped_S)
@@ -127,15 +136,20 @@ class Critic:
         )
 
     def _loss(
-        self, plan: StepPlan, batch: MicroBatch, slots_R: np.ndarray
-    ) -> tuple[Tensor, np.ndarray]:
-        """(the micro-batch's share of the loss, bool [R]: whose value had moved too far)."""
+        self,
+        plan: StepPlan,
+        batch: MicroBatch,
+        slots_R: np.ndarray,
+        is_clipped_S: np.ndarray,
+        values_R: Tensor,
+    ) -> Tensor:
+        """The micro-batch's share of the loss; notes whose value had moved too far."""
         returns_S, values_S = plan.advantages.returns_S, plan.values_S
         assert returns_S is not None, "a critic learns from the returns that its values gave"
         assert values_S is not None, "a critic learns from the returns that its values gave"
         mask_R = torch.ones(len(slots_R), dtype=torch.bool)
         surrogate = value_surrogate(
-            self.model(batch, recompute=self._train.recompute).double(),
+            values_R.double(),
             torch.from_numpy(values_S[slots_R]).double(),
             torch.from_numpy(returns_S[slots_R]),
             mask_R,
@@ -143,8 +157,8 @@ class Critic:
             name_token=lambda target: plan.tokens.index.name(int(slots_R[target])),
         )
         denominator_R = torch.from_numpy(plan.denominator_B[batch.sample_R])
-        loss = reduce_loss(surrogate.numerator_T, denominator_R, mask_R)
-        return loss, surrogate.is_clipped_T.numpy()
+        is_clipped_S[slots_R] = surrogate.is_clipped_T.numpy()
+        return reduce_loss(surrogate.numerator_T, denominator_R, mask_R)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and the number of updates. Views: write or copy them before the next step."""

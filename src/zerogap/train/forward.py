@@ -11,7 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.kernels import PackedLayout, log_probs, log_probs_of, packed_attention
+from zerogap.kernels import (
+    PLAIN,
+    Compute,
+    PackedLayout,
+    log_probs,
+    log_probs_of,
+    packed_attention,
+    to_device,
+    to_host,
+)
 from zerogap.models import CausalLM
 from zerogap.train.packing import MicroBatch
 from zerogap.types import Sample, SamplingParams
@@ -48,7 +57,7 @@ def score_micro_batch(
     micro_batch: MicroBatch,
     samples: Sequence[Sample],
     *,
-    vocab_limit: int,
+    compute: Compute = PLAIN,
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(log-prob, entropy) of each target, float32 [R]; log-probs have a gradient where gradients are enabled.
@@ -57,16 +66,12 @@ def score_micro_batch(
         model: the policy or a frozen reference.
         micro_batch: rows and targets.
         samples: what was packed; gives each target its temperature.
-        vocab_limit: ids at or past it have probability 0.
+        compute: how.
         recompute: keep only each layer's input for the backward pass.
     """
-    asked = ask(model, micro_batch, samples, recompute=recompute)
+    asked = ask(model, micro_batch, samples, compute=compute, recompute=recompute)
     log_prob_U, entropy_U = log_probs(
-        asked.hidden_UD,
-        model.head_weight,
-        asked.target_U,
-        asked.temperature_U,
-        vocab_limit=vocab_limit,
+        asked.hidden_UD, model.head, asked.target_U, asked.temperature_U, compute=compute
     )
     return log_prob_U.index_select(0, asked.place_R), entropy_U.index_select(0, asked.place_R)
 
@@ -75,9 +80,9 @@ def score_candidates(
     model: CausalLM,
     micro_batch: MicroBatch,
     samples: Sequence[Sample],
-    candidates_RK: Tensor,
+    candidates_RK: np.ndarray,
     *,
-    vocab_limit: int,
+    compute: Compute = PLAIN,
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(log-prob, entropy) of each target as ``score_micro_batch`` gives them, and log-probs [R, K] of candidates for its place.
@@ -89,64 +94,83 @@ def score_candidates(
         micro_batch: rows and targets.
         samples: what was packed.
         candidates_RK: int64 [R, K] ids; the same for targets that the same row predicts.
-        vocab_limit: ids at or past it have probability 0.
+        compute: how.
         recompute: keep only each layer's input for the backward pass.
     """
-    asked = ask(model, micro_batch, samples, recompute=recompute)
-    ids_UK1 = torch.cat([asked.target_U[:, None], candidates_RK[asked.first_U]], 1)
+    asked = ask(model, micro_batch, samples, compute=compute, recompute=recompute)
+    candidates = to_device(candidates_RK, asked.first_U.device).index_select(0, asked.first_U)
+    ids_UK1 = torch.cat([asked.target_U[:, None], candidates], 1)
     found_UK1, entropy_U = log_probs_of(
-        asked.hidden_UD, model.head_weight, ids_UK1, asked.temperature_U, vocab_limit=vocab_limit
+        asked.hidden_UD, model.head, ids_UK1, asked.temperature_U, compute=compute
     )
     found_RK1 = found_UK1.index_select(0, asked.place_R)
     return found_RK1[:, 0], entropy_U.index_select(0, asked.place_R), found_RK1[:, 1:]
 
 
-def ask(
-    model: CausalLM, micro_batch: MicroBatch, samples: Sequence[Sample], *, recompute: bool = False
-) -> Questions:
-    """The model's pass over the rows of a micro-batch, up to the head."""
-    hidden_TD = model(
-        micro_batch.token_ids_T,
-        micro_batch.positions_T,
-        PackedAttention(micro_batch.layout, model.config.attention_scale),
+def hidden_rows(
+    model: CausalLM, micro_batch: MicroBatch, *, compute: Compute = PLAIN, recompute: bool = False
+) -> Tensor:
+    """The model's pass over the rows of a micro-batch, [T, D], where its host arrays go to the model's device."""
+    device = model.device
+    return model(
+        to_device(micro_batch.token_ids_T, device),
+        to_device(micro_batch.positions_T, device),
+        PackedAttention(micro_batch.layout.to(device), model.config.attention_scale),
+        compute=compute,
         recompute=recompute and torch.is_grad_enabled(),
     )
+
+
+def ask(
+    model: CausalLM,
+    micro_batch: MicroBatch,
+    samples: Sequence[Sample],
+    *,
+    compute: Compute = PLAIN,
+    recompute: bool = False,
+) -> Questions:
+    """The model's pass over the rows of a micro-batch, up to the head."""
+    hidden_TD = hidden_rows(model, micro_batch, compute=compute, recompute=recompute)
     row_R, target_R = micro_batch.source_row_R, micro_batch.target_R
     temperature_R = _temperatures(samples, micro_batch)
     first_U, place_R = _distinct(row_R, target_R, temperature_R)
-    return Questions(
-        hidden_TD.index_select(0, row_R[first_U]),
-        target_R[first_U],
-        temperature_R[first_U],
-        first_U,
-        place_R,
+    columns = row_R[first_U], target_R[first_U], temperature_R[first_U], first_U, place_R
+    row_U, target_U, temperature_U, first, place = (
+        to_device(column, hidden_TD.device) for column in columns
     )
+    return Questions(hidden_TD.index_select(0, row_U), target_U, temperature_U, first, place)
 
 
 @torch.no_grad()
 def scores(
-    model: CausalLM, batches: Iterable[MicroBatch], samples: Sequence[Sample], *, vocab_limit: int
+    model: CausalLM,
+    batches: Iterable[MicroBatch],
+    samples: Sequence[Sample],
+    *,
+    compute: Compute = PLAIN,
 ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
     """Each micro-batch with the log-probs of its targets, float32 [R], without gradient."""
     for batch in batches:
-        log_probs_R, _ = score_micro_batch(model, batch, samples, vocab_limit=vocab_limit)
-        yield batch, log_probs_R.numpy()
+        log_probs_R, _ = score_micro_batch(model, batch, samples, compute=compute)
+        yield batch, to_host(log_probs_R)
 
 
-def _distinct(row_R: Tensor, target_R: Tensor, temperature_R: Tensor) -> tuple[Tensor, Tensor]:
+def _distinct(
+    row_R: np.ndarray, target_R: np.ndarray, temperature_R: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """See ``Questions``.
 
     Returns:
         int64 [U]: one target of each kind, in order; int64 [R]: which of those answers each target.
     """
-    _, temperature_id_R = torch.unique(temperature_R, return_inverse=True)
+    _, temperature_id_R = np.unique(temperature_R, return_inverse=True)
     width, height = int(target_R.max()) + 1, int(temperature_id_R.max()) + 1
     question_R = (row_R * width + target_R) * height + temperature_id_R
-    _, first_U, place_R = np.unique(question_R.numpy(), return_index=True, return_inverse=True)
-    return torch.from_numpy(first_U), torch.from_numpy(place_R)
+    _, first_U, place_R = np.unique(question_R, return_index=True, return_inverse=True)
+    return first_U, place_R
 
 
-def _temperatures(samples: Sequence[Sample], micro_batch: MicroBatch) -> Tensor:
+def _temperatures(samples: Sequence[Sample], micro_batch: MicroBatch) -> np.ndarray:
     """float32 [R]: the temperature at which each target's log-prob was reported (1 where it was greedy)."""
     by_sample = [SamplingParams(temperature=s.temperature).score_temperature for s in samples]
-    return torch.tensor(by_sample, dtype=torch.float32)[torch.from_numpy(micro_batch.sample_R)]
+    return np.array(by_sample, np.float32)[micro_batch.sample_R]

@@ -19,6 +19,7 @@ from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, DataError
+from zerogap.kernels import Compute, Products
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepColumns, StepMeter
 from zerogap.train.critic import Critic
@@ -61,7 +62,7 @@ class NativeTrainer:
         loss: LossConfig,
         *,
         total_steps: int,
-        vocab_limit: int,
+        products: Products = "exact",
         corrections: CorrectionsConfig = _NONE,
         reference: CausalLM | None = None,
         teacher: Teacher | None = None,
@@ -73,7 +74,7 @@ class NativeTrainer:
             config: optimizer and packing.
             loss: objective.
             total_steps: steps of the run, for the schedule.
-            vocab_limit: ids at or past it do not exist (the tokenizer's size, where the head is padded).
+            products: which matrix products its passes use.
             corrections: of samples that another policy drew.
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
             teacher: given exactly when the loss is distillation.
@@ -81,7 +82,8 @@ class NativeTrainer:
         check_models(loss, reference, teacher)
         self.model, self._config, self._loss = model, config, loss
         self._reference, self._teacher = reference, teacher
-        self._total_steps, self._vocab_limit = total_steps, vocab_limit
+        self._total_steps = total_steps
+        self.use_products(products)
         self._num_steps = 0
         self.is_torn = False
         """See ``Trainer``."""
@@ -98,6 +100,10 @@ class NativeTrainer:
         )
         self._meter = StepMeter()
         self.use_corrections(corrections)
+
+    def use_products(self, products: Products) -> None:
+        """Multiply matrices with these, from the next pass on."""
+        self._compute = Compute(products=products)
 
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
         """See ``Trainer``."""
@@ -119,7 +125,7 @@ class NativeTrainer:
             config=self._config,
             loss=self._loss,
             corrections=self._corrections,
-            vocab_limit=self._vocab_limit,
+            vocab_limit=self.model.head.vocab_limit,
             step_number=self._num_steps,
             exact_version=exact_version,
         )
@@ -142,7 +148,9 @@ class NativeTrainer:
                     grad_norms.append(self._optimizer.update(learning_rate))
                 self.is_torn = True
             if self.critic is not None:
-                critic_updates.append(self.critic.update(plan, batches.all, meter))
+                critic_updates.append(
+                    self.critic.update(plan, batches.all, meter, compute=self._compute)
+                )
                 self.is_torn = True
         self._num_steps += 1
         metrics = summarise(
@@ -180,7 +188,7 @@ class NativeTrainer:
         return score_samples(
             self.model,
             samples,
-            vocab_limit=self._vocab_limit,
+            compute=self._compute,
             micro_batch_tokens=self._config.micro_batch_tokens,
             share_prompts=self._config.share_prompts,
         )
@@ -276,7 +284,7 @@ class NativeTrainer:
             self._teacher,
             self._config,
             self._loss,
-            vocab_limit=self._vocab_limit,
+            compute=self._compute,
             plan=plan,
             columns=columns,
             meter=self._meter,
@@ -315,13 +323,13 @@ class NativeTrainer:
     ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
         if phase == "teacher":
             assert self._teacher is not None, "a loss that asks a teacher was given one"
-            return self._teacher.scores(batches, samples)
+            return self._teacher.scores(batches, samples, compute=self._compute)
         if phase == "values":
             assert self.critic is not None, "a loss that asks a critic has one"
-            return self.critic.values(batches)
+            return self.critic.values(batches, compute=self._compute)
         model = self.model if phase == "old" else self._reference
         assert model is not None, "a loss that asks a reference was given one"
-        return scores(model, batches, samples, vocab_limit=self._vocab_limit)
+        return scores(model, batches, samples, compute=self._compute)
 
     def _pack(self, samples: Sequence[Sample], is_member_B: np.ndarray) -> list[MicroBatch]:
         with self._meter.spans.span("pack"):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
-from zerogap.kernels import round_bf16, round_bf16_
+from zerogap.kernels import round_bf16, round_bf16_, to_host
 
 _MASTERS = "master"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -115,7 +115,10 @@ class Optimizer:
             [mean[name] for name in names],
             [square[name] for name in names],
             no_amsgrad,
-            [torch.tensor(float(self._num_updates)) for _ in names],
+            [
+                gradients[name].new_full((), self._num_updates, dtype=torch.float32)
+                for name in names
+            ],
             amsgrad=False,
             lr=learning_rate,
             beta1=self._betas[0],
@@ -137,15 +140,16 @@ class Optimizer:
         Raises:
             NumericsError: it is not finite.
         """
-        squares = {name: _sum_of_squares(g) for name, g in self.gradients().items()}
-        if bad := [name for name, square in squares.items() if not square.isfinite()]:
+        squares = torch.stack([_sum_of_squares(gradient) for gradient in self.gradients().values()])
+        is_finite, norm = to_host(squares.isfinite()), to_host(squares.sum().sqrt())
+        if bad := [n for n, ok in zip(self._parameters, is_finite, strict=True) if not ok]:
             msg = (
                 f"the gradient of {bad[0]} (and {len(bad) - 1} more of {len(squares)} parameters) is not finite: "
                 "the update was not applied and the weights are as before; lower train.learning_rate or "
                 "train.max_grad_norm, and look at the records of this step"
             )
             raise NumericsError(msg)
-        return float(torch.stack(list(squares.values())).sum().sqrt())
+        return float(norm)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Moments (and master) of each parameter, and the number of updates. Views: copy or write them before the next update."""

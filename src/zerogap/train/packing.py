@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from zerogap.errors import DataError
 from zerogap.kernels import PackedLayout, build_packed_layout
@@ -29,17 +27,17 @@ from zerogap.types import Sample
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward (and backward) pass. ``sample_R`` counts in the list that was packed."""
+    """One forward (and backward) pass, on the host. ``sample_R`` counts in the list that was packed."""
 
-    token_ids_T: Tensor
+    token_ids_T: np.ndarray
     """int64 [T]"""
-    positions_T: Tensor
+    positions_T: np.ndarray
     """int64 [T]: place in the sample, from 0."""
     layout: PackedLayout
     """Which rows each row attends to."""
-    source_row_R: Tensor
+    source_row_R: np.ndarray
     """int64 [R]: the row whose hidden state predicts the target; a shared row may occur many times."""
-    target_R: Tensor
+    target_R: np.ndarray
     """int64 [R]: the token id to score."""
     sample_R: np.ndarray
     """int64 [R]: the sample that the target belongs to."""
@@ -158,5 +156,5 @@ def _build(
     )
 
 
-def _int64(parts: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+def _int64(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts).astype(np.int64)

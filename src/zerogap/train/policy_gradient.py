@@ -1,5 +1,7 @@
 """Forward and backward of an update's micro-batches: the policy's gradient, added up in the parameters' buffers."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,16 +9,17 @@ from torch import Tensor
 from zerogap.algorithms import DPOTerms
 from zerogap.config.loss import DistillationLossConfig, DPOLossConfig, LossConfig
 from zerogap.config.train import TrainConfig
-from zerogap.kernels import gradients_in_place
+from zerogap.kernels import Compute, to_host
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepColumns, StepMeter
 from zerogap.train.forward import score_candidates, score_micro_batch, scores
+from zerogap.train.host_loss import hand_back, loss_and_gradients
 from zerogap.train.objective import Candidates, micro_batch_loss
 from zerogap.train.packing import MicroBatch, UpdateBatches
 from zerogap.train.plan import StepPlan
 from zerogap.train.preferences import weigh_preferences
 from zerogap.train.requirements import is_top_k
-from zerogap.train.teacher import Teacher
+from zerogap.train.teacher import Teacher, TopK
 
 
 class PolicyGradient:
@@ -29,14 +32,14 @@ class PolicyGradient:
         config: TrainConfig,
         loss: LossConfig,
         *,
-        vocab_limit: int,
+        compute: Compute,
         plan: StepPlan,
         columns: StepColumns,
         meter: StepMeter,
     ) -> None:
         self._model, self._teacher = model, teacher
         self._config, self._loss = config, loss
-        self._vocab_limit = vocab_limit
+        self._compute = replace(compute, adds_to_grad=True)
         self._plan, self._columns, self._meter = plan, columns, meter
         self.preferences: list[DPOTerms] = []
         """One an update, where answers are compared."""
@@ -56,13 +59,14 @@ class PolicyGradient:
         total = 0.0
         for batch in batches.watching:
             with torch.no_grad():
-                total += self._forward(batch, is_first=is_first).item()
+                loss, _, _ = self._forward(batch, is_first=is_first)
+            total += loss
             self._meter.advance("update", batch)
         for batch in batches.learning:
-            loss = self._forward(batch, is_first=is_first)
-            with self._meter.spans.span("backward"), gradients_in_place():
-                loss.backward()
-            total += loss.item()
+            loss, answers, gradients = self._forward(batch, is_first=is_first)
+            with self._meter.spans.span("backward"):
+                hand_back(answers, gradients)
+            total += loss
             self._meter.advance("update", batch)
         return total
 
@@ -85,52 +89,53 @@ class PolicyGradient:
         """Log-probs at the weights as they are now."""
         with self._meter.spans.span("preferences"):
             for batch, log_probs_R in scores(
-                self._model, batches.all, self._plan.samples, vocab_limit=self._vocab_limit
+                self._model, batches.all, self._plan.samples, compute=self._compute
             ):
                 slots_R = self._plan.tokens.index.slots(batch)
                 self._columns.write(slots_R, {"log_probs_S": log_probs_R})
                 self._meter.advance("preferences", batch)
 
-    def _forward(self, batch: MicroBatch, *, is_first: bool) -> Tensor:
-        log_probs_R, entropy_R, candidates = self._ask(batch)
+    def _forward(
+        self, batch: MicroBatch, *, is_first: bool
+    ) -> tuple[float, list[Tensor], list[np.ndarray | None]]:
+        """The loss; the model's answers that it is about, on the model's device; its gradient by each of them."""
+        likeliest = self._likeliest(batch)
+        with self._meter.spans.span("forward"):
+            log_probs_R, entropy_R, *found_RK = self._ask(batch, likeliest)
         slots_R, columns = self._plan.tokens.index.slots(batch), self._columns
-        found = {"log_probs_S": log_probs_R.detach().numpy(), "entropy_S": entropy_R.numpy()}
-        columns.write(slots_R, found)
+        columns.write(
+            slots_R, {"log_probs_S": to_host(log_probs_R), "entropy_S": to_host(entropy_R)}
+        )
         if is_first:
             columns.begin_at(slots_R)
-        loss = micro_batch_loss(
-            log_probs_R, self._plan, columns, batch, self._loss, candidates=candidates
-        )
-        columns.write(slots_R, loss.found)
-        return loss.total
 
-    def _ask(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Candidates | None]:
-        """(log-prob, entropy) of each target, and what else the loss is about."""
-        if self._teacher is not None and is_top_k(self._loss):
-            return self._ask_about_candidates(batch, self._teacher)
-        with self._meter.spans.span("forward"):
-            log_probs_R, entropy_R = score_micro_batch(
-                self._model,
-                batch,
-                self._plan.samples,
-                vocab_limit=self._vocab_limit,
-                recompute=self._config.recompute,
+        def formula(log_probs_R: Tensor, *found_RK: Tensor) -> Tensor:
+            candidates = None
+            if likeliest is not None:
+                candidates = Candidates(found_RK[0], torch.from_numpy(likeliest.log_probs_RK))
+            loss = micro_batch_loss(
+                log_probs_R, self._plan, columns, batch, self._loss, candidates=candidates
             )
-        return log_probs_R, entropy_R, None
+            columns.write(slots_R, loss.found)
+            return loss.total
 
-    def _ask_about_candidates(
-        self, batch: MicroBatch, teacher: Teacher
-    ) -> tuple[Tensor, Tensor, Candidates]:
+        answers = [log_probs_R, *found_RK]
+        loss, gradients = loss_and_gradients(formula, answers, learns=torch.is_grad_enabled())
+        return loss, answers, gradients
+
+    def _likeliest(self, batch: MicroBatch) -> TopK | None:
+        """What the teacher finds likeliest at each target's place, where the loss is about that."""
+        if self._teacher is None or not is_top_k(self._loss):
+            return None
         assert isinstance(self._loss, DistillationLossConfig)
         with self._meter.spans.span("teacher"):
-            likeliest = teacher.top_k(batch, self._plan.samples, self._loss.top_k)
-        with self._meter.spans.span("forward"):
-            log_probs_R, entropy_R, found_RK = score_candidates(
-                self._model,
-                batch,
-                self._plan.samples,
-                likeliest.ids_RK,
-                vocab_limit=self._vocab_limit,
-                recompute=self._config.recompute,
+            return self._teacher.top_k(
+                batch, self._plan.samples, self._loss.top_k, compute=self._compute
             )
-        return log_probs_R, entropy_R, Candidates(found_RK, likeliest.log_probs_RK)
+
+    def _ask(self, batch: MicroBatch, likeliest: TopK | None) -> tuple[Tensor, ...]:
+        """(log-prob, entropy) of each target, and log-probs of the likeliest ids, if there are some."""
+        how = {"compute": self._compute, "recompute": self._config.recompute}
+        if likeliest is None:
+            return score_micro_batch(self._model, batch, self._plan.samples, **how)
+        return score_candidates(self._model, batch, self._plan.samples, likeliest.ids_RK, **how)

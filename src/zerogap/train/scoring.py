@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from zerogap.kernels import PLAIN, Compute
 from zerogap.models import CausalLM
 from zerogap.train.forward import scores
 from zerogap.train.packing import pack
@@ -16,18 +17,18 @@ def score_samples(
     model: CausalLM,
     samples: Sequence[Sample],
     *,
-    vocab_limit: int,
     micro_batch_tokens: int,
     share_prompts: bool = True,
+    compute: Compute = PLAIN,
 ) -> list[np.ndarray]:
     """Log-probs of every token that was sampled, whatever its outcome, at the sample's temperature.
 
     Args:
         model: no weight or gradient of it changes.
         samples: any.
-        vocab_limit: ids at or past it do not exist.
         micro_batch_tokens: most token rows of one forward pass.
         share_prompts: compute what samples of a group have in common once.
+        compute: how.
 
     Returns:
         float32 [T] for each sample, NaN where the policy did not sample.
@@ -36,7 +37,7 @@ def score_samples(
         DataError: an id outside the vocabulary.
     """
     for sample in samples:
-        check_ids(sample, vocab_limit)
+        check_ids(sample, model.head.vocab_limit)
     batches = pack(
         samples,
         [sample.weight_version >= 0 for sample in samples],
@@ -45,6 +46,6 @@ def score_samples(
     )
     index = TokenIndex(samples)
     log_probs_S = index.new_column()
-    for batch, log_probs_R in scores(model, batches, samples, vocab_limit=vocab_limit):
+    for batch, log_probs_R in scores(model, batches, samples, compute=compute):
         log_probs_S[index.slots(batch)] = log_probs_R
     return index.split(log_probs_S)

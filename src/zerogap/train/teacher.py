@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from zerogap.errors import ConfigError
-from zerogap.kernels import top_k_log_probs
+from zerogap.kernels import PLAIN, Compute, to_host, top_k_log_probs
 from zerogap.models import CausalLM
 from zerogap.train.forward import ask, scores
 from zerogap.train.packing import MicroBatch
@@ -23,10 +22,10 @@ from zerogap.types import Sample
 class TopK:
     """The teacher's likeliest ids at the place of each target, likeliest first."""
 
-    ids_RK: Tensor
+    ids_RK: np.ndarray
     """int64 [R, K]"""
-    log_probs_RK: Tensor
-    """float32 [R, K], nats, over the whole vocabulary; no gradient."""
+    log_probs_RK: np.ndarray
+    """float32 [R, K], nats, over the whole vocabulary."""
 
 
 class Teacher:
@@ -36,8 +35,8 @@ class Teacher:
         """Keep the model.
 
         Args:
-            model: its weights loaded; they are not changed.
-            vocab_limit: ids at or past it do not exist (the size of the tokenizer).
+            model: its weights loaded; they are not changed. From now on it knows no other ids than the policy's.
+            vocab_limit: the policy's.
 
         Raises:
             ConfigError: the teacher has no row for some of these ids.
@@ -45,28 +44,35 @@ class Teacher:
         if model.config.vocab_size < vocab_limit:
             msg = f"loss.teacher has a vocabulary of {model.config.vocab_size} ids and the policy's tokenizer has {vocab_limit}: it cannot judge the rest; choose a teacher with the policy's tokenizer"
             raise ConfigError(msg)
-        self._model, self._vocab_limit = model, vocab_limit
+        model.limit_vocabulary(vocab_limit)
+        self._model = model
 
     def scores(
-        self, batches: Sequence[MicroBatch], samples: Sequence[Sample]
+        self, batches: Sequence[MicroBatch], samples: Sequence[Sample], *, compute: Compute = PLAIN
     ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
         """Each micro-batch with the log-probs of its targets, float32 [R] in nats."""
-        return scores(self._model, batches, samples, vocab_limit=self._vocab_limit)
+        return scores(self._model, batches, samples, compute=compute)
 
     @torch.no_grad()
-    def top_k(self, micro_batch: MicroBatch, samples: Sequence[Sample], k: int) -> TopK:
+    def top_k(
+        self,
+        micro_batch: MicroBatch,
+        samples: Sequence[Sample],
+        k: int,
+        *,
+        compute: Compute = PLAIN,
+    ) -> TopK:
         """The ``k`` ids that the teacher finds likeliest at each target's place, whatever was drawn there.
 
         With fewer ids than ``k`` in the vocabulary, all of them.
         """
-        asked = ask(self._model, micro_batch, samples)
+        asked, head = ask(self._model, micro_batch, samples, compute=compute), self._model.head
         ids_UK, log_probs_UK = top_k_log_probs(
             asked.hidden_UD,
-            self._model.head_weight,
-            min(k, self._vocab_limit),
+            head,
+            min(k, head.vocab_limit),
             asked.temperature_U,
-            vocab_limit=self._vocab_limit,
+            compute=compute,
         )
-        return TopK(
-            ids_UK.index_select(0, asked.place_R), log_probs_UK.index_select(0, asked.place_R)
-        )
+        columns = (x.index_select(0, asked.place_R) for x in (ids_UK, log_probs_UK))
+        return TopK(*(to_host(column) for column in columns))

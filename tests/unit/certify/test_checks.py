@@ -198,7 +198,7 @@ def _turned(spans):
 
 def versions(subjects, requests, kind=Engine, *, publishes=True, weight=None):
     model = subjects.policy.model
-    engine = kind(model, kv_cache_tokens=2048, eos_token_ids=subjects.policy.eos_token_ids, vocab_limit=subjects.policy.vocab_limit)  # fmt: skip
+    engine = kind(model, kv_cache_tokens=2048, eos_token_ids=subjects.policy.eos_token_ids)
     publisher = Publisher(SharedWeights(model), engine, WeightVersions())
     weights = named_weights(model)
     before = digest_of(weights)

@@ -116,7 +116,6 @@ def test_memory_that_comes_back_empty_is_noticed(subjects, requests, samples):
         policy.model,
         kv_cache_tokens=2048,
         eos_token_ids=policy.eos_token_ids,
-        vocab_limit=policy.vocab_limit,
     )
     with planted_fault(RemembersPages.__doc__), torch.no_grad():
         assert trips(subjects, requests, folder_of(subjects, samples), engine).is_kept

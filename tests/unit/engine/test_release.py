@@ -160,7 +160,7 @@ measures_memory = pytest.mark.skipif(
 @pytest.mark.parametrize("forgets", [True, False])
 def test_released_memory_goes_back_to_the_system(monkeypatch, forgets):
     monkeypatch.setattr(kv_memory, "_FORGETS", forgets)
-    runner = ModelRunner(tiny_model(), num_pages=8192, vocab_limit=97)
+    runner = ModelRunner(tiny_model(), num_pages=8192)
     assert runner.kv_cache_bytes == 2**26
     empty, place = resident_bytes(), runner._k_LPKHS.data_ptr()
     runner._k_LPKHS.fill_(1.0)
@@ -176,7 +176,7 @@ def test_released_memory_goes_back_to_the_system(monkeypatch, forgets):
 
 @measures_memory
 def test_a_cache_takes_up_the_memory_of_what_was_written():
-    runner = ModelRunner(tiny_model(), num_pages=8192, vocab_limit=97)
+    runner = ModelRunner(tiny_model(), num_pages=8192)
     empty = resident_bytes()
     runner._k_LPKHS[:, :512] = 1.0
     runner._v_LPKSH[:, :512] = 1.0

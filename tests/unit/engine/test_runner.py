@@ -38,7 +38,7 @@ def run(runner: ModelRunner, *sequences_and_rows, copies=()):
 
 
 def test_a_sibling_draws_from_the_leaders_hidden_state():
-    runner = ModelRunner(tiny_model(), num_pages=8, vocab_limit=97)
+    runner = ModelRunner(tiny_model(), num_pages=8)
     leader = sequence([0, 1], index=1)
     first = run(runner, (leader, 20))
     forked = sequence([0, 2], index=1)
@@ -54,7 +54,7 @@ def test_a_sibling_draws_from_the_leaders_hidden_state():
 
 
 def test_a_copied_page_is_copied_in_every_layer_before_it_is_written():
-    runner = ModelRunner(tiny_model(), num_pages=8, vocab_limit=97)
+    runner = ModelRunner(tiny_model(), num_pages=8)
     original = sequence([0, 1])
     original.append_token(int(run(runner, (original, 20)).token_R[0]), -1.0, 0.0, 0)
     original.num_computed = 20
@@ -69,7 +69,7 @@ def test_a_copied_page_is_copied_in_every_layer_before_it_is_written():
 
 
 def test_copies_in_a_row_read_before_they_write():
-    runner = ModelRunner(tiny_model(), num_pages=4, vocab_limit=97)
+    runner = ModelRunner(tiny_model(), num_pages=4)
     runner._k_LPKHS.copy_(torch.randn_like(runner._k_LPKHS))
     before = runner._k_LPKHS.clone()
     runner._copy_pages([(0, 1), (1, 2)])
@@ -79,7 +79,7 @@ def test_copies_in_a_row_read_before_they_write():
 
 def test_the_models_parameters_are_read_in_place():
     model = tiny_model()
-    runner = ModelRunner(model, num_pages=2, vocab_limit=97)
+    runner = ModelRunner(model, num_pages=2)
     before = run(runner, (sequence([0, 1]), 20))
     with torch.no_grad():
         model.head_weight[7] += 1.0
@@ -90,7 +90,7 @@ def test_the_models_parameters_are_read_in_place():
 
 
 def test_clearing_leaves_zeros():
-    runner = ModelRunner(tiny_model(), num_pages=2, vocab_limit=97)
+    runner = ModelRunner(tiny_model(), num_pages=2)
     run(runner, (sequence([0, 1]), 20))
     runner.clear()
     assert not runner._k_LPKHS.any()

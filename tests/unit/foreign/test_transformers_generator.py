@@ -37,9 +37,8 @@ def publish(engine, model, version):
 
 def trainer_log_probs(model, outputs, temperature=1.0):
     samples = [Sample.from_output(o, group_id="g", temperature=temperature) for o in outputs]
-    trainer = NativeTrainer(
-        model, TrainConfig(), GRPOLossConfig(), total_steps=1, vocab_limit=LIMIT
-    )
+    model.limit_vocabulary(LIMIT)
+    trainer = NativeTrainer(model, TrainConfig(), GRPOLossConfig(), total_steps=1)
     return [
         ours[sample.num_prompt_tokens :]
         for ours, sample in zip(trainer.score(samples), samples, strict=True)

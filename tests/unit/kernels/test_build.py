@@ -9,8 +9,9 @@ import torch
 from helpers.tolerance import EXACT
 
 from zerogap.errors import ConfigError, KernelError
-from zerogap.kernels import build, kernel_report, reference, rms_norm, rowwise
+from zerogap.kernels import build, kernel_report, reference, rms_norm
 from zerogap.kernels import probe as probe_module
+from zerogap.kernels.choice import BACKENDS
 from zerogap.kernels.native import NativeKernels, native
 
 pytestmark = pytest.mark.skipif(native.library is None, reason="no compiler on this machine")
@@ -26,9 +27,9 @@ def cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """What a new process would have; the functions of rowwise and the report use it."""
+    """What a new process would have; the look-up and the report use it."""
     kernels = NativeKernels()
-    monkeypatch.setattr(rowwise, "native", kernels)
+    monkeypatch.setitem(BACKENDS, "cpu", kernels)
     monkeypatch.setattr(probe_module, "native", kernels)
     return kernels
 

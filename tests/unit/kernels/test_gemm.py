@@ -5,6 +5,7 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT, FP32_SAME_OP
 
+from zerogap.kernels import PLAIN
 from zerogap.kernels.native import native
 
 pytestmark = pytest.mark.skipif(
@@ -16,8 +17,17 @@ SHAPES = [(576, 960), (1536, 576), (16, 32), (17, 33), (300, 31), (1, 1), (70, 4
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     out = torch.full((len(x), len(weight)), torch.nan)
-    native.gemm_nt(x, weight, out, None, None)
-    return out
+    return native.product(x, weight, out_MO=out, compute=PLAIN)
+
+
+def to_input_of(grad: torch.Tensor, weight: torch.Tensor, onto=None) -> torch.Tensor:
+    return native.input_gradient(grad, weight, onto, compute=PLAIN)
+
+
+def to_weight_of(grad: torch.Tensor, x: torch.Tensor, onto=None) -> torch.Tensor:
+    onto = torch.zeros(grad.shape[1], x.shape[1]) if onto is None else onto
+    native.add_weight_gradient_(onto, grad, x, compute=PLAIN)
+    return onto
 
 
 def operands(num_in: int, num_out: int, num_rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,9 +61,7 @@ def test_a_row_has_the_same_bits_beside_any_others_and_at_any_place(num_in, num_
 def test_the_backward_products_are_products_and_can_add(num_in, num_out, num_rows):
     x, weight = operands(num_in, num_out, num_rows)
     grad = torch.randn(num_rows, num_out, generator=torch.Generator().manual_seed(1))
-    to_input, to_weight = torch.full_like(x, torch.nan), torch.full_like(weight, torch.nan)
-    native.gemm_nn(grad, weight, to_input, accumulate=False)
-    native.gemm_tn(grad, x, to_weight, accumulate=False)
+    to_input, to_weight = to_input_of(grad, weight), to_weight_of(grad, x)
     for out, left, right in ((to_input, grad, weight), (to_weight, grad.t(), x)):
         scale = left.shape[1] ** 0.5
         expected = (left.double() @ right.double()).float() / scale
@@ -61,9 +69,8 @@ def test_the_backward_products_are_products_and_can_add(num_in, num_out, num_row
         with planted_fault("the last term is left out"):
             FP32_SAME_OP.check(out / scale, (left[:, :-1] @ right[:-1]) / scale)
     start_input, start_weight = torch.randn_like(x), torch.randn_like(weight)
-    onto_input, onto_weight = start_input.clone(), start_weight.clone()
-    native.gemm_nn(grad, weight, onto_input, accumulate=True)
-    native.gemm_tn(grad, x, onto_weight, accumulate=True)
+    onto_input = to_input_of(grad, weight, start_input.clone())
+    onto_weight = to_weight_of(grad, x, start_weight.clone())
     EXACT.check(onto_input, start_input + to_input)
     EXACT.check(onto_weight, start_weight + to_weight)
 
@@ -74,10 +81,7 @@ def test_threads_change_no_bit_of_the_backward_products(num_threads):
     grad = torch.randn(90, 300)
 
     def both():
-        to_input, to_weight = torch.empty_like(x), torch.empty_like(weight)
-        native.gemm_nn(grad, weight, to_input, accumulate=False)
-        native.gemm_tn(grad, x, to_weight, accumulate=False)
-        return to_input, to_weight
+        return to_input_of(grad, weight), to_weight_of(grad, x)
 
     before, threads = both(), torch.get_num_threads()
     try:
@@ -117,15 +121,12 @@ def test_nan_and_infinity_pass_through_and_touch_their_own_row_only():
 def test_no_columns_are_no_division_by_them():
     x, grad = torch.randn(64, 20), torch.randn(64, 12)
     assert product(x, torch.empty(0, 20)).shape == (64, 0)
-    native.gemm_nn(grad, torch.empty(12, 0), torch.empty(64, 0), accumulate=False)
-    native.gemm_tn(grad, torch.empty(64, 0), torch.empty(12, 0), accumulate=False)
+    assert to_input_of(grad, torch.empty(12, 0)).shape == (64, 0)
+    assert to_weight_of(grad, torch.empty(64, 0)).shape == (12, 0)
 
 
 def test_no_rows_give_no_product_and_a_gradient_of_zero():
     x, weight, grad = torch.empty(0, 20), torch.randn(12, 20), torch.empty(0, 12)
     assert product(x, weight).shape == (0, 12)
-    to_weight, onto_weight = torch.full_like(weight, torch.nan), torch.ones_like(weight)
-    native.gemm_tn(grad, x, to_weight, accumulate=False)
-    native.gemm_tn(grad, x, onto_weight, accumulate=True)
-    EXACT.check(to_weight, torch.zeros_like(weight))
-    EXACT.check(onto_weight, torch.ones_like(weight))
+    EXACT.check(to_weight_of(grad, x), torch.zeros_like(weight))
+    EXACT.check(to_weight_of(grad, x, torch.ones_like(weight)), torch.ones_like(weight))

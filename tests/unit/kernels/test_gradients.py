@@ -8,9 +8,11 @@ from helpers.tolerance import EXACT
 
 from zerogap.errors import KernelError
 from zerogap.kernels import (
+    PLAIN,
+    Compute,
+    Head,
     build_packed_layout,
     embedding,
-    gradients_in_place,
     linear,
     log_probs,
     norm_linear,
@@ -21,18 +23,28 @@ from zerogap.kernels import (
     swiglu,
     swiglu_linear,
 )
-from zerogap.kernels.native import native
 
 IDS = torch.tensor([3, 1, 3, 0, 3, 7])
 
 
+IN_PLACE = Compute(adds_to_grad=True)
+
+
 def loss_of(
-    table: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, down: torch.Tensor
+    table: torch.Tensor,
+    norm: torch.Tensor,
+    weight: torch.Tensor,
+    down: torch.Tensor,
+    *,
+    compute: Compute = PLAIN,
 ) -> torch.Tensor:
     """Every product with a weight that this room has, the table used as embedding and as head."""
-    x = embedding(IDS, table)
-    hidden = swiglu_linear(norm_linear(x, norm, weight, eps=1e-5), down, residual_TO=x)
-    log_prob, _ = log_probs(hidden, table, IDS.flip(0), torch.ones(6), vocab_limit=len(table))
+    x = embedding(IDS, table, compute=compute)
+    gate_up = norm_linear(x, norm, weight, eps=1e-5, compute=compute)
+    hidden = swiglu_linear(gate_up, down, residual_TO=x, compute=compute)
+    log_prob, _ = log_probs(
+        hidden, Head(table, len(table)), IDS.flip(0), torch.ones(6), compute=compute
+    )
     return (log_prob * torch.arange(1.0, 7.0)).sum()
 
 
@@ -46,15 +58,12 @@ def accumulate(num_passes: int, *, in_place: bool) -> list[torch.Tensor]:
     weights = parameters()
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
-    buffers = [weight.grad for weight in weights]
+    places = [weight.grad.data_ptr() for weight in weights]
     for _ in range(num_passes):
-        if in_place:
-            with gradients_in_place():
-                loss_of(*weights).backward()
-        else:
-            loss_of(*weights).backward()
-    assert all(w.grad is b for w, b in zip(weights, buffers, strict=True)), "a buffer was replaced"
-    return buffers
+        loss_of(*weights, compute=IN_PLACE if in_place else PLAIN).backward()
+    gradients = [weight.grad for weight in weights]
+    assert [g.data_ptr() for g in gradients] == places, "a buffer was replaced"
+    return gradients
 
 
 @pytest.mark.parametrize("num_passes", [1, 3])
@@ -75,28 +84,21 @@ def test_a_single_use_gives_the_same_bits():
     for in_place in (True, False):
         weight = torch.nn.Parameter(torch.ones(12, 16))
         weight.grad = torch.full_like(weight, 0.5)
-        out = linear(x, weight)
-        if in_place:
-            with gradients_in_place():
-                out.backward(grad)
-        else:
-            out.backward(grad)
+        linear(x, weight, compute=IN_PLACE if in_place else PLAIN).backward(grad)
         results.append(weight.grad)
     EXACT.check(results[0], results[1])
 
 
 def test_without_a_buffer_a_gradient_is_returned():
     weight = torch.nn.Parameter(torch.ones(12, 16))
-    with gradients_in_place():
-        linear(torch.ones(3, 16), weight).sum().backward()
+    linear(torch.ones(3, 16), weight, compute=IN_PLACE).sum().backward()
     EXACT.check(weight.grad, torch.full((12, 16), 3.0))
 
 
 def test_a_tensor_that_is_no_leaf_keeps_its_place_in_the_graph():
     base = torch.nn.Parameter(torch.ones(12, 16))
     base.grad = torch.zeros_like(base)
-    with gradients_in_place():
-        linear(torch.ones(3, 16), base * 2.0).sum().backward()
+    linear(torch.ones(3, 16), base * 2.0, compute=IN_PLACE).sum().backward()
     EXACT.check(base.grad, torch.full((12, 16), 6.0))
 
 
@@ -111,7 +113,6 @@ def attention_of(x: torch.Tensor) -> torch.Tensor:
     return packed_attention(heads, heads[:, :1], heads[:, :1], layout, scale=1.0)
 
 
-@pytest.mark.skipif(native.library is None, reason="torch's own backward has second gradients")
 @pytest.mark.parametrize(
     "function",
     [
@@ -121,7 +122,7 @@ def attention_of(x: torch.Tensor) -> torch.Tensor:
         lambda x: norm_linear(x, x[0], x[:5], eps=1e-5),
         lambda x: swiglu_linear(x, x[:, :24]),
         lambda x: embedding(IDS, x),
-        lambda x: log_probs(x[:6], x, IDS, torch.ones(6), vocab_limit=8)[0],
+        lambda x: log_probs(x[:6], Head(x, 8), IDS, torch.ones(6))[0],
         rope_of,
         attention_of,
     ],
@@ -133,11 +134,62 @@ def test_a_gradient_of_a_gradient_is_refused(function):
         torch.autograd.grad((function(x) ** 2).sum(), [x], create_graph=True)
 
 
-def test_the_switch_is_off_outside():
+def test_autograd_gets_a_gradient_of_its_own_unless_it_is_asked_to_add():
     weight = torch.nn.Parameter(torch.ones(12, 16))
     weight.grad = torch.zeros_like(weight)
-    with gradients_in_place():
-        pass
     (gradient,) = torch.autograd.grad(linear(torch.ones(3, 16), weight).sum(), [weight])
     EXACT.check(gradient, torch.full((12, 16), 3.0))
     EXACT.check(weight.grad, torch.zeros(12, 16))
+
+
+@pytest.mark.parametrize("compute", [PLAIN, IN_PLACE])
+def test_hooks_of_autograd_see_every_gradient_once_a_pass_and_whole(compute):
+    weights, seen = parameters(), []
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+        weight.register_post_accumulate_grad_hook(
+            lambda w: seen.append(
+                (next(i for i, x in enumerate(weights) if x is w), w.grad.clone())
+            )
+        )
+    for _ in range(2):
+        seen.clear()
+        loss_of(*weights, compute=compute).backward()
+        assert sorted(index for index, _ in seen) == [0, 1, 2, 3]
+        for index, gradient in seen:
+            EXACT.check(gradient, weights[index].grad)
+    with planted_fault("the hook of the tied table runs before its second use"):
+        table_gradient = next(gradient for index, gradient in seen if index == 0)
+        EXACT.check(table_gradient, accumulate(1, in_place=True)[0])
+
+
+def test_a_hook_may_take_the_gradient_away():
+    """As FSDP2 does, which reduces it into another place: the next pass begins anew."""
+    weights, taken = parameters(), []
+
+    def take(weight):
+        taken.append(weight.grad)
+        weight.grad = None
+
+    weights[0].register_post_accumulate_grad_hook(take)
+    for _ in range(2):
+        loss_of(*weights, compute=IN_PLACE).backward()
+    EXACT.check(taken[0], taken[1])
+    assert taken[0].data_ptr() != taken[1].data_ptr()
+
+
+def test_no_gradient_takes_memory_beside_its_buffer():
+    """A table that is used twice: autograd's two temporaries are as large as the table each."""
+    table = torch.nn.Parameter(torch.randn(50_000, 16))
+    table.grad = torch.zeros_like(table)
+
+    def largest_allocation(compute):
+        x = embedding(IDS, table, compute=compute)
+        loss = log_probs(x, Head(table, 4096), IDS, torch.ones(6), compute=compute)[0].sum()
+        with torch.profiler.profile(profile_memory=True) as profiled:
+            loss.backward()
+        return max(event.self_cpu_memory_usage for event in profiled.key_averages())
+
+    assert largest_allocation(IN_PLACE) < table.nbytes
+    with planted_fault("autograd adds"):
+        assert largest_allocation(PLAIN) < table.nbytes

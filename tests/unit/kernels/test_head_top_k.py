@@ -7,7 +7,8 @@ from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 from zerogap.errors import KernelError
 from zerogap.kernels import (
     VOCAB_CHUNK,
-    gradients_in_place,
+    Compute,
+    Head,
     log_probs,
     log_probs_of,
     top_k_log_probs,
@@ -41,7 +42,7 @@ def test_log_probs_entropy_and_gradients_are_log_softmaxs(vocab):
     ids[1] = ids[1, 0]  # an id may be asked for more than once
 
     def kernel(hidden, head):
-        return log_probs_of(hidden, head, ids, temperature, vocab_limit=vocab)
+        return log_probs_of(hidden, Head(head, vocab), ids, temperature)
 
     def in_float64(hidden, head):
         log_probs_RV = log_softmax(hidden, head, temperature.double(), vocab)
@@ -63,23 +64,23 @@ def test_log_probs_entropy_and_gradients_are_log_softmaxs(vocab):
 def test_an_id_has_the_log_prob_and_the_entropy_of_the_engines_function_to_the_bit():
     vocab = VOCAB_CHUNK + 70
     hidden, head, ids, temperature = random_head(9, vocab)
-    several, entropy = log_probs_of(hidden, head, ids, temperature, vocab_limit=vocab)
+    several, entropy = log_probs_of(hidden, Head(head, vocab), ids, temperature)
     for k in range(ids.shape[1]):
-        alone = log_probs(hidden, head, ids[:, k].contiguous(), temperature, vocab_limit=vocab)
+        alone = log_probs(hidden, Head(head, vocab), ids[:, k].contiguous(), temperature)
         EXACT.check([several[:, k], entropy], list(alone))
     with planted_fault("log-probs over T instead of logits over T"):
-        at_1, _ = log_probs_of(hidden, head, ids, torch.ones(9), vocab_limit=vocab)
+        at_1, _ = log_probs_of(hidden, Head(head, vocab), ids, torch.ones(9))
         FP32_SAME_OP.check(at_1 / temperature[:, None], several)
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it():
     vocab = VOCAB_CHUNK + 70
     hidden, head, ids, temperature = random_head(13, vocab)
-    every, _ = log_probs_of(hidden, head, ids, temperature, vocab_limit=vocab)
-    every_top = top_k_log_probs(hidden, head, 5, temperature, vocab_limit=vocab)
+    every, _ = log_probs_of(hidden, Head(head, vocab), ids, temperature)
+    every_top = top_k_log_probs(hidden, Head(head, vocab), 5, temperature)
     for rows in (slice(0, 1), slice(4, 9), slice(12, 13)):
-        few, _ = log_probs_of(hidden[rows], head, ids[rows], temperature[rows], vocab_limit=vocab)
-        top = top_k_log_probs(hidden[rows], head, 5, temperature[rows], vocab_limit=vocab)
+        few, _ = log_probs_of(hidden[rows], Head(head, vocab), ids[rows], temperature[rows])
+        top = top_k_log_probs(hidden[rows], Head(head, vocab), 5, temperature[rows])
         EXACT.check(few, every[rows])
         EXACT.check(list(top), [column[rows] for column in every_top])
     with planted_fault("another row"):
@@ -88,11 +89,11 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
 
 def test_a_nan_row_does_not_touch_another():
     hidden, head, ids, temperature = random_head(6, 40)
-    clean, _ = log_probs_of(hidden, head, ids, temperature, vocab_limit=40)
-    clean_top = top_k_log_probs(hidden, head, 3, temperature, vocab_limit=40)
+    clean, _ = log_probs_of(hidden, Head(head, 40), ids, temperature)
+    clean_top = top_k_log_probs(hidden, Head(head, 40), 3, temperature)
     hidden[2] = torch.nan
-    dirty, _ = log_probs_of(hidden, head, ids, temperature, vocab_limit=40)
-    dirty_top = top_k_log_probs(hidden, head, 3, temperature, vocab_limit=40)
+    dirty, _ = log_probs_of(hidden, Head(head, 40), ids, temperature)
+    dirty_top = top_k_log_probs(hidden, Head(head, 40), 3, temperature)
     others = [0, 1, 3, 4, 5]
     EXACT.check(dirty[others], clean[others])
     EXACT.check([c[others] for c in dirty_top], [c[others] for c in clean_top])
@@ -104,13 +105,12 @@ def test_gradients_in_place_are_the_same_bits():
     hidden, head, ids, temperature = random_head(7, VOCAB_CHUNK + 5)
     leaf = head.clone().requires_grad_()
 
-    def loss():
-        return log_probs_of(hidden, leaf, ids, temperature, vocab_limit=VOCAB_CHUNK)[0].sum()
+    def loss(**how):
+        return log_probs_of(hidden, Head(leaf, VOCAB_CHUNK), ids, temperature, **how)[0].sum()
 
     (expected,) = torch.autograd.grad(loss(), [leaf])
     leaf.grad = torch.zeros_like(leaf)
-    with gradients_in_place():
-        loss().backward()
+    loss(compute=Compute(adds_to_grad=True)).backward()
     EXACT.check(leaf.grad, expected)
     with planted_fault("added twice"):
         EXACT.check(leaf.grad * 2, expected)
@@ -121,13 +121,13 @@ def test_gradients_in_place_are_the_same_bits():
 def test_the_top_k_are_those_of_a_sort_of_all(vocab, k):
     k = min(k, vocab)
     hidden, head, _, temperature = random_head(5, vocab)
-    ids, found = top_k_log_probs(hidden, head, k, temperature, vocab_limit=vocab)
+    ids, found = top_k_log_probs(hidden, Head(head, vocab), k, temperature)
     order = log_softmax(hidden.double(), head.double(), temperature.double(), vocab).sort(
         1, descending=True
     )
     FP32_SAME_OP.check(found, order.values[:, :k])
     EXACT.check(ids, order.indices[:, :k])
-    EXACT.check(found, log_probs_of(hidden, head, ids, temperature, vocab_limit=vocab)[0])
+    EXACT.check(found, log_probs_of(hidden, Head(head, vocab), ids, temperature)[0])
     with planted_fault("the next likeliest instead"):
         EXACT.check(ids, order.indices[:, : k + 1][:, -k:] + (k == vocab))
 
@@ -138,34 +138,34 @@ def test_equal_ids_come_by_ascending_id_within_and_across_chunks():
     likely = [7, VOCAB_CHUNK - 1, VOCAB_CHUNK, 2 * VOCAB_CHUNK + 3]
     logits[likely] = 2.0
     logits[2 * VOCAB_CHUNK] = 3.0
-    one_row = (torch.ones(1, 1), logits[:, None].contiguous())
+    one_row = (torch.ones(1, 1), Head(logits[:, None].contiguous(), vocab))
     for k, expected in {
         1: [2 * VOCAB_CHUNK],
         3: [2 * VOCAB_CHUNK, 7, VOCAB_CHUNK - 1],
         5: [2 * VOCAB_CHUNK, *likely],
         7: [2 * VOCAB_CHUNK, *likely, 0, 1],
     }.items():
-        ids, _ = top_k_log_probs(*one_row, k, torch.ones(1), vocab_limit=vocab)
+        ids, _ = top_k_log_probs(*one_row, k, torch.ones(1))
         assert ids.tolist() == [expected]
 
 
 def test_no_rows_give_nothing():
     hidden, head, ids, temperature = random_head(0, 40)
     values, gradients = values_and_gradients(
-        lambda hidden, head: log_probs_of(hidden, head, ids, temperature, vocab_limit=40),
+        lambda hidden, head: log_probs_of(hidden, Head(head, 40), ids, temperature),
         [hidden, head],
     )
     assert [v.shape for v in values] == [(0, 6), (0,)]
     EXACT.check(gradients, [torch.zeros_like(hidden), torch.zeros_like(head)])
-    assert top_k_log_probs(hidden, head, 3, temperature, vocab_limit=40)[0].shape == (0, 3)
+    assert top_k_log_probs(hidden, Head(head, 40), 3, temperature)[0].shape == (0, 3)
 
 
-def test_ids_and_counts_that_do_not_exist_are_refused():
+def test_ids_that_do_not_exist_have_no_number_and_such_counts_are_refused():
     hidden, head, ids, temperature = random_head(3, 40)
     for wrong in (-1, 40):
         ids[1, 2] = wrong
-        with pytest.raises(ValueError, match=r"target ids .* leave the vocabulary of 40; score"):
-            log_probs_of(hidden, head, ids, temperature, vocab_limit=40)
+        found, _ = log_probs_of(hidden, Head(head, 40), ids, temperature)
+        assert found.isnan().nonzero().tolist() == [[1, 2]]
     for k in (0, 41):
         with pytest.raises(KernelError, match=f"k = {k} ids a row of a vocabulary of 40"):
-            top_k_log_probs(hidden, head, k, temperature, vocab_limit=40)
+            top_k_log_probs(hidden, Head(head, 40), k, temperature)

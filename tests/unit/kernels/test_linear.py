@@ -6,8 +6,7 @@ from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 from jaxtyping import TypeCheckError
 
 from zerogap.kernels import linear
-from zerogap.kernels.linear import row_gemm
-from zerogap.kernels.native import NativeKernels
+from zerogap.kernels.native import NativeKernels, native
 
 ROW_COUNTS = (1, 3, 7, 8, 23, 64, 130)
 
@@ -45,7 +44,7 @@ def test_a_gradient_that_nobody_wants_is_not_computed():
 @pytest.mark.parametrize("tile", [None, 16])
 @pytest.mark.parametrize("shape", [(64, 1), (100, 257)])
 def test_a_row_has_its_bits_among_any_number_of_rows(monkeypatch, tile, shape):
-    monkeypatch.setattr(row_gemm, "tile", tile)
+    monkeypatch.setattr(native, "tile", tile)
     num_in, num_out = shape
     weight, bias = torch.randn(num_out, num_in), torch.randn(num_out)
     x = torch.randn(max(ROW_COUNTS), num_in)
@@ -80,7 +79,7 @@ def test_rows_of_another_batch_that_are_nan_do_not_touch_a_row():
 @pytest.mark.parametrize("num_rows", [0, 3, 8, 19])
 def test_the_blas_path_multiplies_any_number_of_rows(monkeypatch, tile, num_rows):
     monkeypatch.setattr(NativeKernels, "has_gemm", False)
-    monkeypatch.setattr(row_gemm, "tile", tile)
+    monkeypatch.setattr(native, "tile", tile)
     x, weight = torch.randn(num_rows, 20), torch.randn(12, 20)
     residual = torch.randn(num_rows, 12)
     FP32_SAME_OP.check(linear(x, weight), formula(x, weight))

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.attention_cases import packed_tree, random_qkv
-from helpers.kernel_paths import running_library, values_and_gradients
+from helpers.kernel_paths import BF16, running_library, values_and_gradients
 from helpers.planted_fault import assert_notices, nudged, planted_fault
 from helpers.sampling_rows import rows_for
 from helpers.tolerance import EXACT, VECTOR_EXP
 
 from zerogap.kernels import (
+    Head,
     build,
     linear,
     log_probs,
@@ -81,21 +82,21 @@ def everything():
         ),
         values_and_gradients(lambda *x: packed_attention(*x, packed.layout, scale=0.1), qkv),
         values_and_gradients(
-            lambda h, w: log_probs(h, w, target, temperature, vocab_limit=4100), [hidden, head]
+            lambda h, w: log_probs(h, Head(w, 4100), target, temperature), [hidden, head]
         ),
     ]
     results += [
         values_and_gradients(
-            lambda x, w, v: linear(swiglu(x, is_bf16=True), w, residual_TO=v, is_bf16=True),
+            lambda x, w, v: linear(swiglu(x, compute=BF16), w, residual_TO=v, compute=BF16),
             [normal(9, 74), normal(21, 37), normal(9, 21)],
         ),
         values_and_gradients(
-            lambda x, n, w: norm_linear(x, n, w, eps=1e-5, is_bf16=True),
+            lambda x, n, w: norm_linear(x, n, w, eps=1e-5, compute=BF16),
             [normal(30, 37), normal(37), normal(21, 37)],
         ),
         values_and_gradients(
             lambda x, *norms: qkv_rope(
-                x, cos, sin, *norms, num_heads=3, num_kv_heads=1, eps=1e-5, is_bf16=True
+                x, cos, sin, *norms, num_heads=3, num_kv_heads=1, eps=1e-5, compute=BF16
             ),
             [normal(9, 240), *norms],
         ),
@@ -103,7 +104,7 @@ def everything():
     ]
     for filters in ({}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}, {"greedy": True}):
         rows = rows_for(uniform, **filters)
-        results.append((list(sample_tokens(hidden, head, rows, vocab_limit=4100)), [cos, sin]))
+        results.append((list(sample_tokens(hidden, Head(head, 4100), rows)), [cos, sin]))
     return [x for values, gradients in results for x in (*values, *gradients)]
 
 

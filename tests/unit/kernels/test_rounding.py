@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, running_on, values_and_gradients
+from helpers.kernel_paths import BF16, PATHS, running_on, values_and_gradients
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT
 
@@ -55,7 +55,7 @@ def test_both_paths_agree_on_a_million_bit_patterns_and_with_torch_where_no_nan_
     x = floats(np.random.default_rng(0).integers(0, 2**32, 1_000_003, np.uint32))
     with running_on("torch"):
         theirs = round_bf16(x)
-    with running_on("native"):
+    with running_on("cpu"):
         ours = round_bf16(x)
     assert np.array_equal(bits_of(ours), bits_of(theirs))
     numbers = ~x.isnan()
@@ -116,31 +116,31 @@ def inputs_and_kernels():
 
     return {
         "rms_norm": (
-            lambda x, n: rms_norm(x, n, 1e-5, is_bf16=True),
+            lambda x, n: rms_norm(x, n, 1e-5, compute=BF16),
             rounded(lambda x, n: rms_norm(x, n, 1e-5)), [x, norm],
         ),
-        "swiglu": (lambda g: swiglu(g, is_bf16=True), rounded(swiglu), [gate_up]),
+        "swiglu": (lambda g: swiglu(g, compute=BF16), rounded(swiglu), [gate_up]),
         "linear": (
-            lambda x, w, b, r: linear(x, w, b, residual_TO=r, is_bf16=True),
+            lambda x, w, b, r: linear(x, w, b, residual_TO=r, compute=BF16),
             rounded(lambda x, w, b, r: linear(round_bf16(x), w, b, residual_TO=r)),
             [x, weight, bias, residual],
         ),
         "norm_linear": (
-            lambda x, n, w, b: norm_linear(x, n, w, b, eps=1e-5, is_bf16=True),
+            lambda x, n, w, b: norm_linear(x, n, w, b, eps=1e-5, compute=BF16),
             rounded(lambda x, n, w, b: linear(round_bf16(rms_norm(x, n, 1e-5)), w, b)),
             [x, norm, weight, bias],
         ),
         "swiglu_linear": (
-            lambda g, w, r: swiglu_linear(g, w, residual_TO=r, is_bf16=True),
+            lambda g, w, r: swiglu_linear(g, w, residual_TO=r, compute=BF16),
             rounded(lambda g, w, r: linear(round_bf16(swiglu(g)), w, residual_TO=r)),
             [gate_up, weight, residual],
         ),
         "qkv_rope": (
-            lambda *a: rope(*a, is_bf16=True), rounded(rope),
+            lambda *a: rope(*a, compute=BF16), rounded(rope),
             [normal(11, 5 * 16), normal(16), normal(16)],
         ),
         "qkv_rope without norms": (
-            lambda x: rope(x, None, None, is_bf16=True),
+            lambda x: rope(x, None, None, compute=BF16),
             rounded(lambda x: rope(x, None, None)), [normal(11, 5 * 16)],
         ),
     }  # fmt: skip
@@ -170,5 +170,5 @@ def test_a_kernel_in_bf16_is_the_kernel_and_then_rounding(path, name):
 @pytest.mark.parametrize("num_rows", [1, 8, 9, 130])
 def test_products_of_few_and_of_many_rows_round_alike(num_rows):
     x, weight = torch.randn(num_rows, 64), torch.randn(70, 64)
-    with running_on("native"):
-        EXACT.check(linear(x, weight, is_bf16=True), round_bf16(linear(round_bf16(x), weight)))
+    with running_on("cpu"):
+        EXACT.check(linear(x, weight, compute=BF16), round_bf16(linear(round_bf16(x), weight)))

@@ -209,7 +209,7 @@ def test_what_the_trainer_will_not_score_is_scored_before_the_weights_move():
             reencode=same_ids, seed=0, trainer_scores=trainer_scores,
         )  # fmt: skip
         started = ledger.start([*old, *new], step=1, version=4)
-        own = score_samples(model, [*old, *new], vocab_limit=97, micro_batch_tokens=256)
+        own = score_samples(model, [*old, *new], micro_batch_tokens=256)
         with torch.no_grad():
             model.norm.weight.mul_(2)
         entries.append(started.finish(dict(zip((s.rollout_id for s in [*old, *new]), own, strict=True))))  # fmt: skip

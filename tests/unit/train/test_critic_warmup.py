@@ -1,7 +1,7 @@
 import torch
 from helpers.planted_fault import assert_notices
 from helpers.tiny_models import tiny_model
-from helpers.train_batches import VOCAB, make_groups, train_on
+from helpers.train_batches import make_groups, train_on
 
 from zerogap.config.loss import CriticConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
@@ -13,7 +13,7 @@ SAMPLES = [sample.scored(k % 3 / 2) for k, sample in enumerate(make_groups(2, 3)
 def step(warmup_steps):
     loss = PPOLossConfig(kind="ppo", critic=CriticConfig(warmup_steps=warmup_steps))
     config = TrainConfig(learning_rate=1e-3, updates_per_step=2)
-    trainer = NativeTrainer(tiny_model(), config, loss, total_steps=3, vocab_limit=VOCAB)
+    trainer = NativeTrainer(tiny_model(), config, loss, total_steps=3)
     return trainer, train_on(trainer, SAMPLES)
 
 

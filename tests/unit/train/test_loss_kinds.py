@@ -178,7 +178,7 @@ def test_a_critic_warms_up_alone_and_then_the_policy_learns():
 def test_a_fresh_critic_knows_nothing_and_learns():
     trainer = NativeTrainer(
         tiny_model(), TrainConfig(learning_rate=0.0), CASES["ppo"].loss.model_copy(update={"critic": CriticConfig(learning_rate=1e-2)}),
-        total_steps=9, vocab_limit=VOCAB,
+        total_steps=9,
     )  # fmt: skip
     samples = rewarded(make_groups(2, 3))
     explained = [train_on(trainer, samples).critic.explained_variance for _ in range(8)]
@@ -218,7 +218,7 @@ TEACHER = DistillationLossConfig(kind="distillation", teacher="t", estimator="to
 def test_what_a_loss_cannot_use_is_refused(loss, helpers, message):
     with pytest.raises(ConfigError, match=message):
         NativeTrainer(
-            tiny_model(), TrainConfig(), loss, total_steps=1, vocab_limit=VOCAB,
+            tiny_model(), TrainConfig(), loss, total_steps=1,
             teacher=Teacher(tiny_model(), vocab_limit=VOCAB) if "teacher" in helpers else None,
             corrections=CORRECTIONS if "corrections" in helpers else CorrectionsConfig(),
         )  # fmt: skip
@@ -259,7 +259,7 @@ def test_a_kl_in_the_reward_has_no_gradient_of_its_own():
     train_on(plain, samples)
     penalised = NativeTrainer(
         tiny_model("qwen3"), TrainConfig(learning_rate=0.0, max_grad_norm=1e9, micro_batch_tokens=10_000),
-        GRPOLossConfig(kl=IN_REWARD), total_steps=1, vocab_limit=VOCAB, reference=tiny_model("qwen3"),
+        GRPOLossConfig(kl=IN_REWARD), total_steps=1, reference=tiny_model("qwen3"),
     )  # fmt: skip
     metrics = train_on(penalised, samples)
     assert metrics.kl_to_reference == 0.0

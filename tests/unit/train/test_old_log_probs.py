@@ -10,7 +10,7 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
-from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
+from helpers.train_batches import make_groups, rewarded, train_on
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
@@ -26,7 +26,7 @@ def build(model, *, loss=None, **train):
     config = {"learning_rate": 1e-2, "micro_batch_tokens": 40, "updates_per_step": 3, **train}
     loss = loss or GRPOLossConfig()
     reference = None if loss.kl.kind == "none" else tiny_model(seed=1)
-    return NativeTrainer(model, TrainConfig(**config), loss, total_steps=10, vocab_limit=VOCAB, reference=reference)  # fmt: skip
+    return NativeTrainer(model, TrainConfig(**config), loss, total_steps=10, reference=reference)  # fmt: skip
 
 
 def as_the_engine_would(samples, *, seed=0):

@@ -22,7 +22,7 @@ STEPS = 12
 def build(loss, *, learning_rate=3e-3, **helpers):
     config = TrainConfig(learning_rate=learning_rate, micro_batch_tokens=200)
     return NativeTrainer(
-        tiny_model(), config, loss, total_steps=STEPS, vocab_limit=VOCAB, **helpers
+        tiny_model(), config, loss, total_steps=STEPS, **helpers
     )  # fmt: skip
 
 

@@ -36,16 +36,17 @@ def test_the_teacher_scores_what_was_drawn_and_what_it_would_draw():
         everything_RV = expected_log_probs(model, batch)
         best = everything_RV.sort(1, descending=True)
         top = teacher.top_k(batch, SAMPLES, K)
-        EXACT.check(top.ids_RK, best.indices[:, :K])
-        FP32_MODEL.check(top.log_probs_RK, best.values[:, :K])
-        drawn = everything_RV.gather(1, batch.target_R[:, None]).squeeze(1)
+        ids_RK, found_RK = map(torch.from_numpy, (top.ids_RK, top.log_probs_RK))
+        EXACT.check(ids_RK, best.indices[:, :K])
+        FP32_MODEL.check(found_RK, best.values[:, :K])
+        drawn = everything_RV.gather(1, torch.from_numpy(batch.target_R)[:, None]).squeeze(1)
         ((_, scored_R),) = teacher.scores([batch], SAMPLES)
         FP32_MODEL.check(scored_R, drawn)
         with planted_fault("log-probs at temperature 1"):
-            at_1 = (everything_RV * 0.7).log_softmax(1).gather(1, top.ids_RK)
-            FP32_MODEL.check(top.log_probs_RK, at_1)
+            at_1 = (everything_RV * 0.7).log_softmax(1).gather(1, ids_RK)
+            FP32_MODEL.check(found_RK, at_1)
         with planted_fault("the place before"):
-            FP32_MODEL.check(top.log_probs_RK[1:], best.values[:-1, :K])
+            FP32_MODEL.check(found_RK[1:], best.values[:-1, :K])
 
 
 def test_its_likeliest_ids_do_not_depend_on_the_micro_batch():
@@ -70,7 +71,7 @@ def test_a_teacher_never_changes_and_needs_no_gradient():
     teacher = Teacher(model, vocab_limit=VOCAB)
     (batch, *_) = batches()
     list(teacher.scores([batch], SAMPLES))
-    assert not teacher.top_k(batch, SAMPLES, K).log_probs_RK.requires_grad
+    teacher.top_k(batch, SAMPLES, K)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -78,7 +79,8 @@ def test_asking_for_more_ids_than_there_are_gives_all():
     (batch, *_) = batches()
     top = Teacher(tiny_model(), vocab_limit=VOCAB).top_k(batch, SAMPLES, 1000)
     assert top.ids_RK.shape[1] == VOCAB
-    FP32_MODEL.check(top.log_probs_RK.double().exp().sum(1), torch.ones(len(batch.target_R)))
+    found_RK = torch.from_numpy(top.log_probs_RK).double()
+    FP32_MODEL.check(found_RK.exp().sum(1), torch.ones(len(batch.target_R)))
 
 
 def test_a_teacher_with_too_few_ids_is_refused():
@@ -90,12 +92,12 @@ def test_candidates_come_with_the_targets_own_log_prob_to_the_bit():
     policy, teacher = tiny_model(), Teacher(tiny_model(seed=3), vocab_limit=VOCAB)
     for batch in batches():
         candidates_RK = teacher.top_k(batch, SAMPLES, K).ids_RK
-        target_R, entropy_R, found_RK = score_candidates(
-            policy, batch, SAMPLES, candidates_RK, vocab_limit=VOCAB
-        )
-        alone = score_micro_batch(policy, batch, SAMPLES, vocab_limit=VOCAB)
+        target_R, entropy_R, found_RK = score_candidates(policy, batch, SAMPLES, candidates_RK)
+        alone = score_micro_batch(policy, batch, SAMPLES)
         EXACT.check([target_R, entropy_R], list(alone))
-        FP32_MODEL.check(found_RK, expected_log_probs(policy, batch).gather(1, candidates_RK))
+        FP32_MODEL.check(
+            found_RK, expected_log_probs(policy, batch).gather(1, torch.from_numpy(candidates_RK))
+        )
         with planted_fault("candidates of the next target"):
             FP32_MODEL.check(found_RK.roll(1, 0), found_RK)
 
@@ -107,7 +109,7 @@ def test_the_gradient_of_candidates_does_not_depend_on_the_micro_batch():
         policy = tiny_model()
         for batch in batches(max_rows):
             ids_RK = teacher.top_k(batch, SAMPLES, K).ids_RK
-            _, _, found_RK = score_candidates(policy, batch, SAMPLES, ids_RK, vocab_limit=VOCAB)
+            _, _, found_RK = score_candidates(policy, batch, SAMPLES, ids_RK)
             weight_R = torch.from_numpy(batch.sample_R + batch.position_R) % 7 - 3.0
             (found_RK.double().exp() * weight_R[:, None]).sum().backward()
         return {name: p.grad for name, p in policy.named_parameters()}

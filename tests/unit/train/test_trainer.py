@@ -7,7 +7,7 @@ from helpers.packed_rows import PackedRows
 from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL
-from helpers.train_batches import VOCAB, gradient_on, make_groups, make_sample, rewarded, train_on
+from helpers.train_batches import gradient_on, make_groups, make_sample, rewarded, train_on
 
 from zerogap.config.loss import GRPOLossConfig, KLConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
@@ -22,7 +22,7 @@ def build(model=None, *, loss=None, reference=None, total_steps=10, **train):
     config = TrainConfig(**{"learning_rate": 1e-3, "micro_batch_tokens": 60, **train})
     return NativeTrainer(
         model or tiny_model(), config, loss or GRPOLossConfig(),
-        total_steps=total_steps, vocab_limit=VOCAB, reference=reference,
+        total_steps=total_steps, reference=reference,
     )  # fmt: skip
 
 

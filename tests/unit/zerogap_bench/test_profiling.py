@@ -18,7 +18,7 @@ def rollout(engine: Engine) -> None:
 
 def test_every_kernel_has_a_name_also_in_recorded_passes():
     before = NativeKernels._call, Program.run
-    with running_on("native"):
+    with running_on("cpu"):
         engine = Engine(tiny_model(), kv_cache_tokens=512, eos_token_ids=())
         rollout(engine)
         before_run = engine.stats

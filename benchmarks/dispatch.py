@@ -1,0 +1,59 @@
+"""What choosing a backend costs a call: our look-up beside PyTorch's dispatcher (``torch.library``).
+
+One row of RMSNorm at SmolLM2-135M's width, so that the call is nearly all there is. Ways take turns; a figure is the least of
+them. Beside them the calls of a decode step without recorded passes, whose time the difference is a share of:
+
+    python benchmarks/dispatch.py
+"""
+
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+from zerogap.kernels import backend_of, rms_norm
+from zerogap.kernels.native import native
+
+CALLS, ROUNDS = 20_000, 7
+NUM_LAYERS, CALLS_A_LAYER = 30, 6
+
+
+def library_op() -> Callable[..., torch.Tensor]:
+    """The same kernel behind PyTorch's dispatcher, with a fake implementation as it would have to be."""
+    library = torch.library.Library("zg_dispatch", "DEF")
+    library.define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor")
+    library.impl("rms_norm", lambda x, weight, eps: native.rms_norm(x, weight, eps)[0], "CPU")
+    torch.library.register_fake("zg_dispatch::rms_norm", lambda x, *_: torch.empty_like(x), lib=library)  # fmt: skip
+    op = torch.ops.zg_dispatch.rms_norm.default
+    return lambda *arguments, _keeps=library: op(*arguments)
+
+
+def main() -> None:
+    """Write microseconds a call of each way, and what a decode step would pay."""
+    x, weight = torch.randn(1, 576), torch.ones(576)
+    through_library = library_op()
+    ways = {
+        "the kernel alone": lambda: native.rms_norm(x, weight, 1e-5)[0],
+        "look-up of a backend": lambda: rms_norm(x, weight, 1e-5),
+        "torch.library": lambda: through_library(x, weight, 1e-5),
+        "a look-up of four tensors, without a kernel": lambda: backend_of(x, weight, weight, x),
+    }
+    least = dict.fromkeys(ways, float("inf"))
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            for name, way in ways.items():
+                start_s = perf_counter()
+                for _ in range(CALLS):
+                    way()
+                least[name] = min(least[name], (perf_counter() - start_s) / CALLS)
+    alone_s = least["the kernel alone"]
+    for name, seconds in least.items():
+        step_ms = 1e3 * (seconds - alone_s) * NUM_LAYERS * CALLS_A_LAYER
+        sys.stdout.write(
+            f"{name:44} {1e6 * seconds:6.2f} us a call, {step_ms:6.3f} ms a step more\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Which backend computes: a look-up by the device and dtype of a call's tensors."""
+
+import torch
+from torch import Tensor
+
+from zerogap.errors import KernelError
+from zerogap.kernels.backend import Backend, Compute
+from zerogap.kernels.native import native
+from zerogap.kernels.torch_backend import TorchBackend
+
+BACKENDS: dict[str, Backend] = {"cpu": native, "torch": TorchBackend()}
+"""Every backend by its name."""
+
+OF_DEVICE: dict[str, str] = {"cpu": "cpu"}
+"""The backend that is asked first on a kind of device; "torch" takes the rest."""
+
+
+def backend_of(tensor: Tensor, *others: Tensor | None) -> Backend:
+    """The backend for a call on these tensors.
+
+    Raises:
+        KernelError: they are not all on one device. torch itself lets a CPU tensor without dimensions pass, and CPU indices.
+    """
+    device = tensor.device
+    for other in others:
+        if other is not None and other.device != device:
+            raise KernelError(_mixed(tensor, others))
+    backend = BACKENDS[OF_DEVICE.get(device.type, "torch")]
+    return backend if backend.takes(tensor) else BACKENDS["torch"]
+
+
+def product_choice(compute: Compute) -> tuple[object, ...]:
+    """What decides which kernels multiply on this CPU; equal while the choice is the same."""
+    backend = backend_of(torch.empty(0))
+    return (backend.name, id(native.library), backend.tile, compute)
+
+
+def _mixed(tensor: Tensor, others: tuple[Tensor | None, ...]) -> str:
+    where = ", ".join(f"{tuple(t.shape)} on {t.device}" for t in (tensor, *others) if t is not None)
+    return f"a kernel was given tensors of several devices: {where}; build every tensor on the model's device"

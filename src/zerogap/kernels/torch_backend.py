@@ -1,0 +1,317 @@
+"""Every kernel in plain torch, on any device and in any floating dtype: slow where there is a faster one, and right everywhere.
+
+The formulas are those of ``reference``; what is here is the backward of each, and products. Nothing waits for the device, and
+no tensor is made on another one. fp16 and bf16 tensors are computed in fp32 and rounded when they are returned.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from zerogap.kernels import reference
+from zerogap.kernels.backend import Compute
+from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
+from zerogap.kernels.layout import AttentionPlan, PackedLayout
+from zerogap.kernels.reference_sampling import draw
+from zerogap.kernels.sampling_rows import SamplingRows
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In the dtype that an operation computes in."""
+    return x.float() if x.dtype in _HALF else x
+
+
+class TorchBackend:
+    """A ``Backend`` for any tensor.
+
+    ``tile`` is a property of the library that multiplies, like the choice of kernels: None multiplies all rows at once,
+    padded to a multiple of ``ROW_MULTIPLE``, where the start-up probe finds that a row keeps its bits; a number multiplies
+    that many rows at a time, always the same call, where it does not.
+    """
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self.tile: int | None = None
+
+    def takes(self, tensor: Tensor) -> bool:
+        """Any."""
+        return tensor.is_floating_point()
+
+    # ------------------------------------------------------------ matrix products
+
+    def product(
+        self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,
+        out_MO: Tensor | None = None, *, compute: Compute,
+    ) -> Tensor:  # fmt: skip
+        """By the library, its rows padded or in tiles."""
+        if out_MO is None:
+            out_MO = x_MI.new_empty(len(x_MI), len(weight_OI))
+        elif out_MO.dtype != x_MI.dtype:
+            x_MI, weight_OI = x_MI.to(out_MO.dtype), weight_OI.to(out_MO.dtype)
+        self._multiply(x_MI, weight_OI, out_MO, compute)
+        if bias_O is not None:
+            out_MO += bias_O
+        if residual_MO is not None:
+            out_MO += residual_MO
+        if compute.rounds_bf16:
+            self.round_bf16(out_MO, out_MO)
+        return out_MO
+
+    def _multiply(self, x_MI: Tensor, weight_OI: Tensor, out_MO: Tensor, compute: Compute) -> None:
+        takes_any = self.tile is None and len(x_MI) % ROW_MULTIPLE == 0
+        if takes_any or compute.products == "blas":
+            torch.mm(x_MI, weight_OI.t(), out=out_MO)
+            return
+        tile = self.tile or len(x_MI) + -len(x_MI) % ROW_MULTIPLE
+        for begin in range(0, len(x_MI), tile):
+            rows = x_MI[begin : begin + tile]
+            padded = rows.new_zeros(tile, rows.shape[1])
+            padded[: len(rows)] = rows
+            out_MO[begin : begin + len(rows)] = torch.mm(padded, weight_OI.t())[: len(rows)]
+
+    def norm_product(
+        self, x_TD: Tensor, norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor | None, eps: float, *, compute: Compute
+    ) -> Tensor:  # fmt: skip
+        """One after the other."""
+        normed_TD, _ = self.rms_norm(x_TD, norm_D, eps, rounds_bf16=compute.rounds_bf16)
+        return self.product(normed_TD, weight_OD, bias_O, compute=compute)
+
+    def swiglu_product(
+        self,
+        gate_up_TF2: Tensor,
+        weight_OF: Tensor,
+        residual_TO: Tensor | None,
+        *,
+        compute: Compute,
+    ) -> Tensor:
+        """One after the other."""
+        active_TF = self.swiglu(gate_up_TF2, rounds_bf16=compute.rounds_bf16)
+        return self.product(active_TF, weight_OF, None, residual_TO, compute=compute)
+
+    def input_gradient(
+        self, grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None, *, compute: Compute
+    ) -> Tensor:
+        """By the library."""
+        if into_TI is None:
+            return torch.mm(grad_TO, weight_OI)
+        return into_TI.addmm_(grad_TO.to(into_TI.dtype), weight_OI.to(into_TI.dtype))
+
+    def add_weight_gradient_(
+        self, buffer_OI: Tensor, grad_TO: Tensor, x_TI: Tensor, *, compute: Compute
+    ) -> None:
+        """By the library."""
+        buffer_OI.add_(torch.mm(grad_TO.t(), x_TI.to(grad_TO.dtype)))
+
+    # ------------------------------------------------------------ rows
+
+    def embedding(self, token_ids_T: Tensor, table_VD: Tensor) -> Tensor:
+        """Torch's own; an id outside the table is its IndexError on a CPU, and the device's assertion elsewhere."""
+        return functional.embedding(token_ids_T, table_VD)
+
+    def embedding_backward_(self, token_ids_T: Tensor, grad_TD: Tensor, into_VD: Tensor) -> None:
+        """In order on a CPU; in any on a GPU."""
+        into_VD.index_add_(0, token_ids_T, grad_TD)
+
+    def round_bf16(self, x: Tensor, out: Tensor) -> None:
+        """On the bits of fp32."""
+        out.copy_(reference.round_bf16(x))
+
+    def _returned(self, y: Tensor, dtype: torch.dtype, *, rounds_bf16: bool) -> Tensor:
+        y = y.to(dtype)
+        return reference.round_bf16(y).to(dtype) if rounds_bf16 else y
+
+    def rms_norm(
+        self, x_TD: Tensor, weight_D: Tensor, eps: float, *, rounds_bf16: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """See ``reference.rms_norm``."""
+        y, rstd = reference.rms_norm(_wide(x_TD), _wide(weight_D), eps)
+        return self._returned(y, x_TD.dtype, rounds_bf16=rounds_bf16), rstd.squeeze(-1)
+
+    def rms_norm_backward(
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """d/dx of ``x * rstd(x) * weight``."""
+        dx, dweight = _norm_backward(_wide(grad_TD), _wide(x_TD), _wide(weight_D), rstd_T[:, None])
+        return dx.to(x_TD.dtype), dweight.to(weight_D.dtype)
+
+    def swiglu(self, gate_up_TF2: Tensor, *, rounds_bf16: bool = False) -> Tensor:
+        """See ``reference.swiglu``."""
+        y = reference.swiglu(_wide(gate_up_TF2))
+        return self._returned(y, gate_up_TF2.dtype, rounds_bf16=rounds_bf16)
+
+    def swiglu_backward(self, grad_TF: Tensor, gate_up_TF2: Tensor) -> Tensor:
+        """d/dgate of silu is ``s + gate * s * (1 - s)``."""
+        grad, (gate, up) = _wide(grad_TF), _wide(gate_up_TF2).chunk(2, dim=-1)
+        sigmoid = reference.sigmoid(gate)
+        d_gate = grad * up * (sigmoid + gate * sigmoid * (1 - sigmoid))
+        return torch.cat([d_gate, grad * gate * sigmoid], -1).to(gate_up_TF2.dtype)
+
+    def rope_tables(self, inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``reference.rope_tables``."""
+        return reference.rope_tables(inv_freq_h, positions_T)
+
+    def qkv_rope(
+        self, qkv_TE: Tensor, cos_Th: Tensor, sin_Th: Tensor, q_norm_H: Tensor | None, k_norm_H: Tensor | None,
+        num_heads: int, num_kv_heads: int, eps: float, *, rounds_bf16: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """See ``reference.qkv_rope``."""
+        norms = (None if norm is None else _wide(norm) for norm in (q_norm_H, k_norm_H))
+        parts = reference.qkv_rope(
+            _wide(qkv_TE), cos_Th, sin_Th, *norms, num_heads=num_heads, num_kv_heads=num_kv_heads, eps=eps
+        )  # fmt: skip
+        q, k, v = (self._returned(part, qkv_TE.dtype, rounds_bf16=rounds_bf16) for part in parts)
+        return q, k, v
+
+    def qkv_rope_backward(
+        self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+        """A rotation's transpose is the rotation back."""
+        dtype = grad_q.dtype
+        grad_q, grad_k = (reference.rotate(_wide(g), cos_Th, -sin_Th) for g in (grad_q, grad_k))
+        dq_norm = dk_norm = None
+        if qkv_TE is not None and q_norm_H is not None and k_norm_H is not None:
+            num_rows, num_heads, head_dim = grad_q.shape
+            heads = _wide(qkv_TE).view(num_rows, -1, head_dim)
+            grad_q, dq_norm = _head_norm_backward(grad_q, heads[:, :num_heads], q_norm_H, eps)
+            k = heads[:, num_heads : num_heads + grad_k.shape[1]]
+            grad_k, dk_norm = _head_norm_backward(grad_k, k, k_norm_H, eps)
+        parts = [part.flatten(1).to(dtype) for part in (grad_q, grad_k, grad_v)]
+        return torch.cat(parts, 1), dq_norm, dk_norm
+
+    # ------------------------------------------------------------ attention
+
+    def write_kv(
+        self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
+    ) -> None:  # fmt: skip
+        """Writes that are skipped repeat the first one that is not: which those are, only the device knows."""
+        if not len(slots_W):
+            return
+        is_kept_W = slots_W >= 0
+        first = is_kept_W.int().argmax()
+        rows_W = torch.arange(len(k_TKH), device=k_TKH.device) if rows_W is None else rows_W
+        slots, rows = (
+            torch.where(is_kept_W, x, x.index_select(0, first[None])) for x in (slots_W, rows_W)
+        )
+        slots, is_any = slots.clamp(min=0), is_kept_W.any()
+        pages, offsets = slots // PAGE_SIZE, slots % PAGE_SIZE
+        k_PKHS[pages, :, :, offsets] = torch.where(
+            is_any, k_TKH.index_select(0, rows), k_PKHS[pages, :, :, offsets]
+        )
+        v_PKSH[pages, :, offsets] = torch.where(
+            is_any, v_TKH.index_select(0, rows), v_PKSH[pages, :, offsets]
+        )
+
+    def paged_attention(
+        self, q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, scale: float
+    ) -> Tensor:
+        """See ``reference.attention_over_pages``."""
+        out = reference.attention_over_pages(
+            _wide(q_TNH), _wide(k_PKHS), _wide(v_PKSH), plan, scale=scale
+        )
+        return out.to(q_TNH.dtype)
+
+    def packed_attention(
+        self, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout, scale: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Keeps nothing: the backward computes all of it again."""
+        pages = _filled_pages(k_TKH, v_TKH, layout)
+        return self.paged_attention(q_TNH, *pages, layout.plan, scale), None
+
+    def packed_attention_backward(
+        self, grad_TNH: Tensor, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, out_TNH: Tensor, kept: Tensor | None,
+        layout: PackedLayout, scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Autograd's, of the forward's formula."""
+        with torch.enable_grad():
+            q, k, v = (x.detach().requires_grad_() for x in (q_TNH, k_TKH, v_TKH))
+            out, _ = TorchBackend.packed_attention(self, q, k, v, layout, scale)
+            grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), grad_TNH)
+        return grad_q, grad_k, grad_v
+
+    # ------------------------------------------------------------ head
+
+    def logits(
+        self, hidden_RD: Tensor, weight_VD: Tensor, out: Tensor, *, compute: Compute
+    ) -> None:
+        """Chunk by chunk."""
+        num_rows = len(hidden_RD)
+        for chunk_RC, weight_CD in zip(out, weight_VD.split(VOCAB_CHUNK), strict=True):
+            width = len(weight_CD)
+            packed_RC = chunk_RC.view(-1)[: num_rows * width].view(num_rows, width)
+            self.product(hidden_RD, weight_CD, out_MO=packed_RC, compute=compute)
+
+    def add_chunk(
+        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
+    ) -> None:  # fmt: skip
+        """See ``reference.merge_statistics``."""
+        peak, mass, moment, target_logit = stats
+        scaled_RC = logits_RC / temperature_R[:, None]
+        merged = reference.merge_statistics(
+            (peak, mass, moment), reference.chunk_statistics(scaled_RC)
+        )
+        place_R1, is_inside_R = _place(local_target_R, logits_RC.shape[1])
+        found_R = scaled_RC.gather(1, place_R1).squeeze(1)
+        target_logit.copy_(torch.where(is_inside_R, found_R, target_logit))
+        for column, new in zip((peak, mass, moment), merged, strict=True):
+            column.copy_(new)
+
+    def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
+        """In float64: torch's vectorised float32 log differs from its scalar tail, so a row's bits would depend on its place."""
+        return peak_R + mass_R.double().log().to(peak_R.dtype)
+
+    def logits_gradient_(
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
+    ) -> None:  # fmt: skip
+        """``(target? - softmax) * grad / T``."""
+        per_logit_R = grad_R / temperature_R
+        logits_RC.div_(temperature_R[:, None]).sub_(lse_R[:, None]).exp_()
+        logits_RC.mul_(-per_logit_R[:, None])
+        place_R1, is_inside_R = _place(local_target_R, logits_RC.shape[1])
+        logits_RC.scatter_add_(1, place_R1, torch.where(is_inside_R, per_logit_R, 0.0)[:, None])
+
+    def sample(
+        self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See ``reference_sampling.draw``."""
+        num_rows, parts = logits.shape[1], []
+        for begin, chunk_RC in zip(range(0, vocab_limit, VOCAB_CHUNK), logits, strict=True):
+            width = min(VOCAB_CHUNK, vocab_limit - begin)
+            parts.append(chunk_RC.view(-1)[: num_rows * width].view(num_rows, width)[which_R])
+        return draw(parts, rows)
+
+
+def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+    """Of ``x * rstd * weight`` over the last dimension; the weight's gradient is summed over all others."""
+    normed, scaled = x * rstd, grad * weight
+    dx = rstd * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
+    return dx, (grad * normed).double().flatten(0, -2).sum(0)
+
+
+def _head_norm_backward(
+    grad: Tensor, x: Tensor, weight_H: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    _, rstd = reference.rms_norm(x, _wide(weight_H), eps)
+    dx, dweight = _norm_backward(grad, x, _wide(weight_H), rstd)
+    return dx, dweight.to(weight_H.dtype)
+
+
+def _place(local_target_R: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Column of each target in a chunk, cut to it, int64 [R, 1], and whether it is there."""
+    is_inside_R = (local_target_R >= 0) & (local_target_R < width)
+    return local_target_R.clamp(0, width - 1)[:, None], is_inside_R
+
+
+def _filled_pages(k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
+    num_kv_heads, head_dim = k_TKH.shape[1:]
+    shape = (layout.num_pages * PAGE_SIZE, num_kv_heads, head_dim)
+    pages = []
+    for rows_TKH in (k_TKH, v_TKH):
+        # index_select and index_copy, not [...]: the gradient of indexing adds in the order threads happen to come.
+        written = rows_TKH.index_select(0, layout.write_row_W)
+        slots = rows_TKH.new_zeros(shape).index_copy(0, layout.write_slot_W, written)
+        pages.append(slots.view(layout.num_pages, PAGE_SIZE, num_kv_heads, head_dim))
+    return pages[0].permute(0, 2, 3, 1), pages[1].transpose(1, 2)
