@@ -41,7 +41,7 @@ class ValueModel(nn.Module):
         if not policy.config.tie_word_embeddings:
             # Nothing asks it for a token: no memory for a head, its gradient and two moments.
             del self.trunk.lm_head
-        self.value_head = nn.Parameter(torch.zeros(policy.config.hidden_size))
+        self.value_head = nn.Parameter(torch.zeros(policy.config.hidden_size, device=policy.device))
         """[D]"""
 
     def forward(
