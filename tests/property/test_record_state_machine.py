@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from helpers.planted_fault import assert_notices
 from helpers.same_samples import assert_same
-from helpers.samples import completed_sample
+from helpers.samples import completed_sample, ragged
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -102,7 +102,7 @@ class RecordMachine(RuleBasedStateMachine):
                 weight_versions=version_spans(np.array([t.version for t in drawn])),
                 seed=seed,
                 text=f"<{seed}>",
-                kept_sets=Ragged.of([t.kept for t in drawn]) if truncates else None,
+                kept_sets=ragged([t.kept for t in drawn]) if truncates else None,
                 routes=self.as_array(given),
             )
         )

@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 from helpers.recorded_run import change_column, copy_without
 from helpers.same_samples import assert_same
-from helpers.samples import make_output
+from helpers.samples import make_output, ragged
 
 from zerogap.capsule import (
     agrees_with_run,
@@ -23,7 +23,7 @@ from zerogap.capsule import replay as replaying
 from zerogap.capsule.file import write_capsule
 from zerogap.errors import CheckpointError
 from zerogap.rollout import save_rollouts
-from zerogap.types import Ragged, Sample, Source, WeightVersionSpan
+from zerogap.types import Sample, Source, WeightVersionSpan
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def two_turns() -> Sample:
             prompt_ids=prompt_ids,
             weight_versions=(WeightVersionSpan(version, 0, 1), WeightVersionSpan(version + 1, 1, 2)),
             kept_log_mass=np.full(2, -0.1, np.float32),
-            kept_sets=Ragged.of([[3, 98], [257]]),
+            kept_sets=ragged([[3, 98], [257]]),
             routes=rows,
         )  # fmt: skip
 

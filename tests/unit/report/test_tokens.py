@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from helpers.run_folder import kept_sample
+from helpers.samples import ragged
 
 from zerogap.report.rollouts import KeptRollout
 from zerogap.report.tokens import (
@@ -18,7 +19,7 @@ from zerogap.report.tokens import (
     prompt_text,
     visible,
 )
-from zerogap.types import Ragged, Source
+from zerogap.types import Source
 
 
 def decode(token_id):
@@ -56,7 +57,7 @@ def test_pointing_at_a_token_tells_everything_about_it():
 
 
 def test_optional_columns_are_told_of_a_token_and_long_rows_cut():
-    kept_sets = Ragged.of([[], [], [], [3, 7]])
+    kept_sets = ragged([[], [], [], [3, 7]])
     routes = np.arange(40, dtype=np.uint8).reshape(4, 5, 2)
     sample = kept_sample([7], kept_sets=kept_sets, routes=routes)
     (view,) = completion_views(kept(sample), decode)

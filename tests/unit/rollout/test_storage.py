@@ -4,12 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.same_samples import assert_same
-from helpers.samples import completed_sample, make_output
+from helpers.samples import completed_sample, make_output, ragged
 from safetensors.numpy import load_file, save_file
 
 from zerogap.errors import DataError
 from zerogap.rollout import load_rollouts, save_rollouts
-from zerogap.types import FinishReason, Outcome, Ragged, Sample, Source
+from zerogap.types import FinishReason, Outcome, Sample, Source
 
 
 def varied_samples() -> list[Sample]:
@@ -47,7 +47,7 @@ def routed_sample(output_ids=(5, 7)) -> Sample:
     output = make_output(
         output_ids=output_ids,
         kept_log_mass=np.full(len(output_ids), -0.2, np.float32),
-        kept_sets=Ragged.of([[i, i + 3] for i in output_ids]),
+        kept_sets=ragged([[i, i + 3] for i in output_ids]),
         routes=np.arange(rows * 6, dtype=np.uint16).reshape(rows, 3, 2),
     )
     return Sample.from_output(output, group_id="r", temperature=1.0)
