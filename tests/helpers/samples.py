@@ -1,8 +1,10 @@
 """Small samples made by hand."""
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
-from zerogap.types import FinishReason, GenerateOutput, Sample, WeightVersionSpan
+from zerogap.types import FinishReason, GenerateOutput, Ragged, Sample, WeightVersionSpan
 
 
 def make_output(prompt_ids=(256, 97), output_ids=(98, 257), **changes) -> GenerateOutput:
@@ -25,3 +27,10 @@ def make_output(prompt_ids=(256, 97), output_ids=(98, 257), **changes) -> Genera
 
 def completed_sample(text: str = "b", group_id: str = "g") -> Sample:
     return Sample.from_output(make_output(text=text), group_id=group_id, temperature=1.0)
+
+
+def ragged(rows: Iterable[Sequence[int]]) -> Ragged:
+    """From one list a token."""
+    arrays = [np.array(row, np.int32) for row in rows]
+    offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+    return Ragged(np.concatenate([np.empty(0, np.int32), *arrays]), offsets)

@@ -14,6 +14,7 @@ from zerogap.report.html import render, write_page
 from zerogap.report.numbers import format_log_prob, format_number
 from zerogap.report.tokens import (
     GAP_LEGEND,
+    RECORD_FIELDS,
     DecodeToken,
     Omission,
     TokenView,
@@ -39,7 +40,7 @@ _NUMBERS = (
     "a4 trainer, weights now",
     "a5 trainer, text encoded again",
 )
-_FIELDS = ("position", "id", "role", *_NUMBERS, "weight version", "log of kept mass")
+_FIELDS = ("position", "id", "role", *_NUMBERS, *RECORD_FIELDS)
 
 
 @dataclass(frozen=True)

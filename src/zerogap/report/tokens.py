@@ -9,7 +9,8 @@ import numpy as np
 
 from zerogap.report.numbers import format_log_prob
 from zerogap.report.rollouts import KeptRollout
-from zerogap.types import Sample, Source
+from zerogap.types import SAMPLE_COLUMNS, Ragged, Sample, Source
+from zerogap.types.columns import Values
 
 MAX_TOKENS = 2000
 """Of a completion; a longer one shows its first three quarters and its last quarter of so many."""
@@ -39,6 +40,15 @@ CHANCE_LEGEND = (
     ("chance-none", "not sampled"),
 )
 """(CSS class, meaning) of the probability the engine drew the token with."""
+_OPTIONAL = tuple(column.name for column in SAMPLE_COLUMNS if column.is_optional)
+RECORD_FIELDS = (
+    "weight version",
+    "log of kept mass",
+    *(name.replace("_", " ") for name in _OPTIONAL),
+)
+"""What a record says of a sampled token; optional columns by their names."""
+_MAX_VALUES = 8
+"""Shown of a token's row in an optional column."""
 FIELDS = (
     "position",
     "id",
@@ -46,8 +56,7 @@ FIELDS = (
     "engine's log-prob",
     "trainer's log-prob",
     "|difference|",
-    "weight version",
-    "log of kept mass",
+    *RECORD_FIELDS,
 )
 """What the report says of a token."""
 
@@ -154,7 +163,7 @@ def token_view(
     styles: Sequence[str],
     numbers: Sequence[str],
 ) -> TokenView:
-    """The token at position ``at``: its place, id and role, then ``numbers``, then its version and kept mass."""
+    """The token at position ``at``: its place, id and role, then ``numbers``, then ``RECORD_FIELDS``."""
     is_sampled = sample.weight_version[at] >= 0
     fields = [
         str(at),
@@ -163,10 +172,21 @@ def token_view(
         *numbers,
         str(sample.weight_version[at]) if is_sampled else "",
         format_log_prob(float(sample.kept_log_mass[at])) if is_sampled else "",
+        *(_row_text(sample.columns.get(name), at) for name in _OPTIONAL),
     ]
     text = token_text(int(sample.token_ids[at]), decode_token).replace("\n", "↵\n")
     foreign = () if sample.source[at] == Source.POLICY else ("foreign",)
     return TokenView(text, " ".join([*styles, *foreign]), "|".join(fields))
+
+
+def _row_text(column: Values | None, at: int) -> str:
+    """The first values of a token's row; empty if there is none."""
+    if column is None:
+        return ""
+    row = column[at : at + 1]
+    values = (row.values if isinstance(row, Ragged) else row).ravel().tolist()
+    shown = ", ".join(map(str, values[:_MAX_VALUES]))
+    return f"{shown}, … ({len(values):,} in all)" if len(values) > _MAX_VALUES else shown
 
 
 def role_of(sample: Sample, at: int) -> str:

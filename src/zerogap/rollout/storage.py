@@ -123,7 +123,7 @@ def _rows(
     if column.is_optional and names_samples not in flat:
         return
     places = np.flatnonzero(flat[names_samples]) if column.is_optional else np.arange(len(lengths))
-    offsets, values = _offsets(lengths[places]), column.from_arrays(flat)
+    offsets, values = _offsets(lengths[places]), column.declared(column.from_arrays(flat))
     if len(values) != offsets[-1]:
         msg = f"{column.name} has {len(values)} rows for {offsets[-1]} tokens; {COLUMNS_FILE} is damaged, remove the folder"
         raise DataError(msg)

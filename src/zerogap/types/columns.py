@@ -6,7 +6,7 @@ A column has one row a token. Rows are numbers, arrays of one shape, or lists of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,20 +22,13 @@ class Ragged:
     """T lists end to end: list t is ``values[offsets[t]:offsets[t + 1]]``.
 
     Example:
-        ``Ragged.of([[5, 9], [], [7]])`` has values 5, 9, 7 and offsets 0, 2, 2, 3.
+        [5, 9], [] and [7] have values 5, 9, 7 and offsets 0, 2, 2, 3.
     """
 
     values: np.ndarray
     """[N]"""
     offsets: np.ndarray
     """int64 [T + 1], from 0 to N."""
-
-    @classmethod
-    def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
-        """From one sequence a token."""
-        arrays = [np.array(row, np.int32) for row in rows]
-        offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
-        return cls(np.concatenate([np.empty(0, np.int32), *arrays]), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -219,11 +219,6 @@ class Sample:
         """Tokens that the policy wrote, in all turns, or that are a reference answer; no environment's."""
         return int(np.isin(self.source, (Source.POLICY, Source.DEMONSTRATION)).sum())
 
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why the last turn ended; None before the first."""
-        return self.turns[-1].finish_reason if self.turns else None
-
     def version_spans(self, turn: Turn) -> tuple[WeightVersionSpan, ...]:
         """Which weights sampled which tokens of a turn, counted from its start; version -1: nobody."""
         return version_spans(self.weight_version[turn.start : turn.end])

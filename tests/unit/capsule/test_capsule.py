@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 from helpers.recorded_run import change_column, copy_without
+from helpers.same_samples import assert_same
+from helpers.samples import make_output, ragged
 
 from zerogap.capsule import (
     agrees_with_run,
@@ -18,7 +20,10 @@ from zerogap.capsule import (
     replay_capsule,
 )
 from zerogap.capsule import replay as replaying
+from zerogap.capsule.file import write_capsule
 from zerogap.errors import CheckpointError
+from zerogap.rollout import save_rollouts
+from zerogap.types import Sample, Source, WeightVersionSpan
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,32 @@ def test_a_capsule_says_what_is_in_it(capsule: Path):
     lines = "\n".join(describe_capsule(read_capsule(capsule), capsule))
     assert "version 2, embedded with the tokenizer" in lines
     assert "the run recorded the same loss" in lines
+
+
+def test_everything_a_record_can_hold_comes_back(capsule: Path, tmp_path: Path):
+    """Several turns with an environment between them, kept sets and routes; alone in the file as among plain records."""
+    read = read_capsule(capsule)
+    samples = [*read.samples, two_turns()]
+    save_rollouts(tmp_path / "step", samples)
+    write_capsule(tmp_path / "c.zip", replace(read, samples=samples), rollouts=tmp_path / "step")
+    for ours, theirs in zip(read_capsule(tmp_path / "c.zip").samples, samples, strict=True):
+        assert_same(ours, theirs)
+
+
+def two_turns() -> Sample:
+    def output(prompt_ids, version):
+        rows = np.arange((len(prompt_ids) + 1) * 6, dtype=np.uint16).reshape(-1, 3, 2)
+        return make_output(
+            prompt_ids=prompt_ids,
+            weight_versions=(WeightVersionSpan(version, 0, 1), WeightVersionSpan(version + 1, 1, 2)),
+            kept_log_mass=np.full(2, -0.1, np.float32),
+            kept_sets=ragged([[3, 98], [257]]),
+            routes=rows,
+        )  # fmt: skip
+
+    first = Sample.from_output(output((256, 97), 1), group_id="g", temperature=1.0)
+    asked = first.append([10, 11], source=Source.ENVIRONMENT)
+    return asked.append_output(output(asked.token_ids, 2)).scored(0.5)
 
 
 def test_a_run_that_recorded_something_else_is_told(capsule: Path):
@@ -183,7 +214,7 @@ def test_a_fault_is_seen_on_another_kind_of_machine_too(
         ("capsule.json", lambda content: None, "cannot be read as a capsule"),
         ("weights.safetensors", lambda content: content[:-9], "cannot be read as a capsule"),
         ("rollouts/columns.safetensors", lambda content: b"", "cannot be read as a capsule"),
-        ("capsule.json", lambda content: content.replace(b'"format": 1', b'"format": 7'), "of format 7"),
+        ("capsule.json", lambda content: content.replace(b'"format": 2', b'"format": 7'), "of format 7"),
         ("config.json", lambda content: content.replace(b'"seed"', b'"sead"'), "recipe is none of this version"),
     ],
 )  # fmt: skip

@@ -1,8 +1,9 @@
 from helpers.run_folder import kept_sample
+from helpers.samples import make_output
 
 from zerogap.report.cards import build_cards, describe_ranking
 from zerogap.report.rollouts import KeptRollout, rank
-from zerogap.types import FinishReason, Outcome
+from zerogap.types import FinishReason, Outcome, Source, WeightVersionSpan
 
 
 def kept(sample, *, step=1):
@@ -46,6 +47,27 @@ def test_a_stop_id_and_a_length_limit_read_differently():
     length = only_card(kept_sample([5], finish_reason=FinishReason("length")))
     assert dict(stop.facts)["finish"] == "stop at id 151643"
     assert dict(length.facts)["finish"] == "length"
+
+
+def test_every_turn_tells_its_own_versions_seed_and_end():
+    first = kept_sample([5, 6], finish_reason=FinishReason("stop", "</call>"), seed=3)
+    asked = first.append([8, 9, 10], source=Source.ENVIRONMENT)
+    second = make_output(
+        prompt_ids=asked.token_ids,
+        weight_versions=(WeightVersionSpan(4, 0, 1), WeightVersionSpan(6, 1, 2)),
+        finish_reason=FinishReason("length"),
+        seed=9,
+    )
+    facts = only_card(asked.append_output(second).scored(1.0)).facts
+    assert [fact for fact in facts if fact[0] != "temperature"] == [
+        ("turn 1: finish", "stop at '</call>'"),
+        ("turn 1: weight version", "0"),
+        ("turn 1: seed", "3"),
+        ("turn 2: finish", "length"),
+        ("turn 2: weight version", "4 to 6"),
+        ("turn 2: seed", "9"),
+        ("tokens", "3 + 4, and 3 of the environment"),
+    ]
 
 
 def test_headings_without_cards_are_left_out():

@@ -3,10 +3,12 @@ import math
 import numpy as np
 import pytest
 from helpers.run_folder import kept_sample
+from helpers.samples import ragged
 
 from zerogap.report.rollouts import KeptRollout
 from zerogap.report.tokens import (
     CHANCE_LEGEND,
+    FIELDS,
     GAP_LEGEND,
     MAX_TOKENS,
     Omission,
@@ -51,14 +53,24 @@ def test_every_colour_is_in_the_legend_and_rises_with_the_gap():
 
 def test_pointing_at_a_token_tells_everything_about_it():
     (view,) = completion_views(kept(kept_sample([7], log_prob=-0.5), gap=0.25), decode)
-    assert fields(view) == ["3", "7", "policy", "-0.5", "-0.25", "0.25", "0", "0"]
+    assert fields(view) == ["3", "7", "policy", "-0.5", "-0.25", "0.25", "0", "0", "", ""]
+
+
+def test_optional_columns_are_told_of_a_token_and_long_rows_cut():
+    kept_sets = ragged([[], [], [], [3, 7]])
+    routes = np.arange(40, dtype=np.uint8).reshape(4, 5, 2)
+    sample = kept_sample([7], kept_sets=kept_sets, routes=routes)
+    (view,) = completion_views(kept(sample), decode)
+    shown = dict(zip(FIELDS, fields(view), strict=True))
+    assert shown["kept sets"] == "3, 7"
+    assert shown["routes"] == "30, 31, 32, 33, 34, 35, 36, 37, … (10 in all)"
 
 
 def test_host_and_environment_tokens_are_not_compared_and_named():
     sample = kept_sample([7]).append(np.array([8]), source=Source.ENVIRONMENT)
     environment = completion_views(kept(sample), decode)[1]
     assert environment.style == "gap-none chance-none foreign"
-    assert fields(environment)[2:] == ["environment, not sampled", "", "", "", "", ""]
+    assert fields(environment)[2:] == ["environment, not sampled", *[""] * 7]
 
 
 def test_a_sampled_token_that_does_not_train_is_named():

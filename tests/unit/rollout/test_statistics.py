@@ -3,7 +3,7 @@ from helpers.samples import completed_sample, make_output
 
 from zerogap.obs.metrics import StepMetrics
 from zerogap.rollout import add_rollout_metrics
-from zerogap.types import FinishReason, Outcome, Sample
+from zerogap.types import FinishReason, Outcome, Sample, Source
 
 
 def reduced(samples):
@@ -29,6 +29,13 @@ def test_failed_samples_count_under_their_outcome_and_in_no_reward():
     assert found["rollout/completion_len/max"] == 4
     np.testing.assert_array_almost_equal_nulp(found["rollout/completion_len/mean"], 8 / 3, 1)
     np.testing.assert_array_almost_equal_nulp(found["rollout/truncated_fraction"], 1 / 3, 1)
+
+
+def test_the_environment_adds_nothing_to_the_length_of_a_completion():
+    asked = completed_sample().append([7] * 100, source=Source.ENVIRONMENT)
+    sample = asked.append_output(make_output(prompt_ids=asked.token_ids, output_ids=(1, 2, 3)))
+    assert reduced([sample])["rollout/completion_len/mean"] == 5
+    assert reduced([sample])["rollout/prompt_len/mean"] == 2
 
 
 def test_without_a_reward_there_is_no_mean():

@@ -1,10 +1,11 @@
 import json
-from dataclasses import fields
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.samples import completed_sample, make_output
-from safetensors.numpy import load_file
+from helpers.same_samples import assert_same
+from helpers.samples import completed_sample, make_output, ragged
+from safetensors.numpy import load_file, save_file
 
 from zerogap.errors import DataError
 from zerogap.rollout import load_rollouts, save_rollouts
@@ -35,17 +36,21 @@ def varied_samples() -> list[Sample]:
         Sample.demonstration((256, 97), (98, 257), group_id="g", rollout_id="g/chosen", reward=1.0, text="b"),
         Sample.from_output(truncated, group_id="g", temperature=0.7).scored(0.0),
         Sample.from_output(make_output(finish_reason=stop, seed=2**53 - 1), group_id="g", temperature=0.3),
+        routed_sample(),
+        routed_sample(output_ids=(1, 2, 3, 4)),
     ]  # fmt: skip
 
 
-def assert_same(a: Sample, b: Sample) -> None:
-    for field in fields(Sample):
-        ours, theirs = getattr(a, field.name), getattr(b, field.name)
-        if isinstance(ours, np.ndarray):
-            assert ours.dtype == theirs.dtype
-            assert ours.tobytes() == theirs.tobytes(), field.name
-        else:
-            assert ours == theirs, field.name
+def routed_sample(output_ids=(5, 7)) -> Sample:
+    """Of a mixture of experts that drew from a part of the vocabulary."""
+    rows = 1 + len(output_ids)
+    output = make_output(
+        output_ids=output_ids,
+        kept_log_mass=np.full(len(output_ids), -0.2, np.float32),
+        kept_sets=ragged([[i, i + 3] for i in output_ids]),
+        routes=np.arange(rows * 6, dtype=np.uint16).reshape(rows, 3, 2),
+    )
+    return Sample.from_output(output, group_id="r", temperature=1.0)
 
 
 def test_samples_come_back_equal_bit_for_bit(tmp_path):
@@ -92,7 +97,8 @@ def test_notes_and_columns_of_the_trainer_are_written_beside(tmp_path):
     assert [json.loads(line)["note"] for line in lines] == [
         {"answer": "12"},
         {},
-        *[{"answer": "12"}] * (len(samples) - 2),
+        *[{"answer": "12"}] * (len(samples) - 4),
+        *[{}] * 2,
     ]
     written = load_file(tmp_path / "s" / "trainer.safetensors")["old_log_probs"]
     assert written.tobytes() == column.tobytes()
@@ -111,4 +117,49 @@ def test_damaged_folders_are_refused(tmp_path):
         load_rollouts(tmp_path / "s")
     path.write_text("{\n")
     with pytest.raises(DataError, match="no readable rollouts"):
+        load_rollouts(tmp_path / "s")
+
+
+def test_optional_columns_are_written_for_the_samples_that_have_them(tmp_path):
+    save_rollouts(tmp_path / "dense", [completed_sample()])
+    assert load_file(tmp_path / "dense" / "columns.safetensors").keys() == {
+        "format", "offsets", "token_ids", "source", "loss_mask", "rollout_log_probs", "kept_log_mass", "weight_version",
+    }  # fmt: skip
+    save_rollouts(tmp_path / "both", [completed_sample(), routed_sample()])
+    columns = load_file(tmp_path / "both" / "columns.safetensors")
+    assert columns["routes.samples"].tolist() == [False, True]
+    assert columns["routes"].shape == (4, 3, 2)
+    assert columns["kept_sets.offsets"].tolist() == [0, 0, 0, 2, 4]
+
+
+def test_routes_of_two_models_are_not_saved_together(tmp_path):
+    routed = routed_sample()
+    other = replace(routed, routes=routed.routes.astype(np.uint8))
+    with pytest.raises(DataError, match="routes cannot be joined: types and row shapes differ"):
+        save_rollouts(tmp_path / "s", [routed, other])
+
+
+def edit_columns(folder, **changes):
+    path = folder / "columns.safetensors"
+    columns = load_file(path) | changes
+    save_file({name: column for name, column in columns.items() if column is not None}, path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"format": None}, "rollouts of format 1, and this version of zerogap reads format 2; use"),
+        ({"format": np.array([3])}, "rollouts of format 3"),
+        ({"token_ids": None}, "value is missing or of another kind .*token_ids.*damaged"),
+        ({"kept_sets.values": None}, "value is missing or of another kind .*kept_sets.values"),
+        ({"routes": np.zeros((3, 3, 2), np.uint16)}, "routes has 3 rows for 4 tokens"),
+        ({"kept_sets.values": np.arange(5, dtype=np.int32)}, "must rise from 0 to the number of values"),
+        ({"routes": np.zeros((4, 3, 2), np.int64)}, "routes of int64: it must be one of"),
+        ({"kept_sets.offsets": np.array([0, 0, 0, 3, 4])}, "kept set without the token that was drawn"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_layout_is_refused(tmp_path, changes, problem):
+    save_rollouts(tmp_path / "s", [completed_sample(), routed_sample()])
+    edit_columns(tmp_path / "s", **changes)
+    with pytest.raises(DataError, match=problem):
         load_rollouts(tmp_path / "s")

@@ -25,7 +25,7 @@ def test_a_reference_answer_trains_without_having_been_sampled():
     assert [(turn.start, turn.end) for turn in sample.turns] == [(2, 4)]
     assert sample.is_demonstration
     assert sample.outcome is Outcome.COMPLETED
-    assert sample.finish_reason.matched == 257
+    assert sample.turns[-1].finish_reason.matched == 257
     assert sample.reward is None
     assert np.isnan(sample.rollout_log_probs).all()
     assert (sample.weight_version == -1).all()
