@@ -1,17 +1,16 @@
 """A family that the package does not know: biases and head norms together, and one of three experts instead of the MLP.
 
-As a user would add one: config mapping, blocks and names in one file, and an entry in the dict.
+As a user would add one: config mapping, blocks and names in one file. The fixture ``toy_family`` puts it in the dict.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import pytest
 import torch
 from torch import Tensor
 
 from zerogap import kernels
-from zerogap.models import FAMILIES, ChoiceColumn, ModelConfig
+from zerogap.models import ChoiceColumn, ModelConfig
 from zerogap.models.blocks import SelfAttention
 from zerogap.models.families.llama import LLAMA
 from zerogap.models.part import Block, ForwardRows, Part, WeightSpec
@@ -68,10 +67,3 @@ TOY = replace(
     hf_keys=LLAMA.hf_keys | {"num_experts": "num_local_experts"},
     gguf=None,
 )  # fmt: skip
-
-
-@pytest.fixture
-def toy_family(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The family is known while a test runs; its name."""
-    monkeypatch.setitem(FAMILIES, TOY.name, TOY)
-    return TOY.name
