@@ -26,22 +26,18 @@ class ToyExperts(Part):
 
     def __init__(self, config: ToyConfig, index: int) -> None:
         self._index, self._eps = index, config.rms_norm_eps
-        hidden, self._ffn, experts = (
-            config.hidden_size,
-            config.intermediate_size,
-            range(config.num_experts),
-        )
+        hidden, ffn, experts = config.hidden_size, config.intermediate_size, range(config.num_experts)  # fmt: skip
+        self._gemms = {(hidden, len(experts)), (hidden, 2 * ffn), (ffn, hidden)}
         self.weights = {
             "moe_norm": WeightSpec({"moe.norm": hidden}),
             "router": WeightSpec({"moe.router": len(experts)}, columns=hidden),
-            "gate_up": WeightSpec({f"moe.{e}.{n}": self._ffn for e in experts for n in ("w1", "w3")}, columns=hidden),
-            "down": WeightSpec({f"moe.{e}.w2": hidden for e in experts}, columns=self._ffn),
+            "gate_up": WeightSpec({f"moe.{e}.{n}": ffn for e in experts for n in ("w1", "w3")}, columns=hidden),
+            "down": WeightSpec({f"moe.{e}.w2": hidden for e in experts}, columns=ffn),
         }  # fmt: skip
         self.choices = {"expert": ChoiceColumn(torch.int64)}
 
     def gemm_shapes(self) -> Iterator[tuple[int, int]]:
-        hidden = self.weights["router"].columns
-        yield from ((hidden, self.weights["router"].shape[0]), (hidden, 2 * self._ffn), (self._ffn, hidden))  # fmt: skip
+        yield from self._gemms
 
     def __call__(self, layer: Block, x_TD: Tensor, rows: ForwardRows) -> Tensor:
         normed_TD = kernels.rms_norm(x_TD, layer["moe_norm"].weight, self._eps, is_bf16=rows.is_bf16)  # fmt: skip
