@@ -106,3 +106,7 @@ class Choices:
 
 def _told(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> str:
     return ", ".join(f"{n} {list(s)} {t}" for n, (s, t) in sorted(columns.items())) or "none"
+
+
+NO_CHOICES = Choices({}, are_made=True)
+"""Of a dense model, for any rows."""
