@@ -85,3 +85,14 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
         request.path.is_relative_to(folder) for folder in _SHAPES_CHECKED
     )
     jaxtyping.config.update("jaxtyping_disable", not is_checked)
+
+
+@pytest.fixture
+def toy_family(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a family that is registered while the test runs."""
+    from helpers.toy_family import TOY
+
+    from zerogap.models import FAMILIES
+
+    monkeypatch.setitem(FAMILIES, TOY.name, TOY)
+    return TOY.name

@@ -1,17 +1,16 @@
 """A family that the package does not know: biases and head norms together, and one of three experts instead of the MLP.
 
-As a user would add one: config mapping, blocks and names in one file, and an entry in the dict.
+As a user would add one: config mapping, blocks and names in one file. The fixture ``toy_family`` puts it in the dict.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import pytest
 import torch
 from torch import Tensor
 
 from zerogap import kernels
-from zerogap.models import FAMILIES, ChoiceColumn, ModelConfig
+from zerogap.models import ChoiceColumn, ModelConfig
 from zerogap.models.blocks import SelfAttention
 from zerogap.models.families.llama import LLAMA
 from zerogap.models.part import Block, ForwardRows, Part, WeightSpec
@@ -27,22 +26,18 @@ class ToyExperts(Part):
 
     def __init__(self, config: ToyConfig, index: int) -> None:
         self._index, self._eps = index, config.rms_norm_eps
-        hidden, self._ffn, experts = (
-            config.hidden_size,
-            config.intermediate_size,
-            range(config.num_experts),
-        )
+        hidden, ffn, experts = config.hidden_size, config.intermediate_size, range(config.num_experts)  # fmt: skip
+        self._gemms = {(hidden, len(experts)), (hidden, 2 * ffn), (ffn, hidden)}
         self.weights = {
             "moe_norm": WeightSpec({"moe.norm": hidden}),
             "router": WeightSpec({"moe.router": len(experts)}, columns=hidden),
-            "gate_up": WeightSpec({f"moe.{e}.{n}": self._ffn for e in experts for n in ("w1", "w3")}, columns=hidden),
-            "down": WeightSpec({f"moe.{e}.w2": hidden for e in experts}, columns=self._ffn),
+            "gate_up": WeightSpec({f"moe.{e}.{n}": ffn for e in experts for n in ("w1", "w3")}, columns=hidden),
+            "down": WeightSpec({f"moe.{e}.w2": hidden for e in experts}, columns=ffn),
         }  # fmt: skip
         self.choices = {"expert": ChoiceColumn(torch.int64)}
 
     def gemm_shapes(self) -> Iterator[tuple[int, int]]:
-        hidden = self.weights["router"].columns
-        yield from ((hidden, self.weights["router"].shape[0]), (hidden, 2 * self._ffn), (self._ffn, hidden))  # fmt: skip
+        yield from self._gemms
 
     def __call__(self, layer: Block, x_TD: Tensor, rows: ForwardRows) -> Tensor:
         normed_TD = kernels.rms_norm(x_TD, layer["moe_norm"].weight, self._eps, compute=rows.compute)  # fmt: skip
@@ -68,10 +63,3 @@ TOY = replace(
     hf_keys=LLAMA.hf_keys | {"num_experts": "num_local_experts"},
     gguf=None,
 )  # fmt: skip
-
-
-@pytest.fixture
-def toy_family(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The family is known while a test runs; its name."""
-    monkeypatch.setitem(FAMILIES, TOY.name, TOY)
-    return TOY.name

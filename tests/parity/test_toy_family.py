@@ -6,20 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.engine_samples import ENGINES, PACKINGS, requests, sampled, samples_of, trainer_of
+from helpers.packed_rows import PackedRows
 from helpers.planted_fault import planted_fault
-from helpers.tiny_engine import tiny_engine
+from helpers.tiny_engine import prompt, request, tiny_engine
 from helpers.tiny_models import randomize, tiny_config
 from helpers.tolerance import EXACT
-from helpers.toy_family import ToyConfig, toy_family
+from helpers.toy_family import ToyConfig
 from helpers.train_batches import rewarded
 
 from zerogap.cli import main
 from zerogap.errors import ModelError
-from zerogap.models import CausalLM, Precision, export_hf, hf_tensors, load_model
+from zerogap.models import CausalLM, Choices, Precision, export_hf, hf_tensors, load_model
 from zerogap.models.names import tensor_rows
 from zerogap.obs import read_jsonl
-
-__all__ = ["toy_family"]
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny.toml"
 
@@ -43,6 +42,34 @@ def test_the_trainer_scores_what_the_engine_sampled_with_the_same_bits(
     with planted_fault("another router"), torch.no_grad():
         model.layers[1].router.weight.copy_(model.layers[1].router.weight.flip(0))
         EXACT.check(sampled(trainer_of(model).score(samples), samples), [o.output_log_probs for o in outputs])  # fmt: skip
+
+
+@torch.no_grad()
+def test_what_the_engine_chose_for_each_row_is_what_a_packed_pass_chooses_and_repeats(
+    toy_family, monkeypatch
+):
+    model, found = toy_model(), {}
+    forward = model.forward
+
+    def recording(ids_T, positions_T, attention):
+        made = model.new_choices(len(ids_T))
+        hidden_TD = forward(ids_T, positions_T, attention, choices=made)
+        found.update(zip(positions_T.tolist(), made["expert"].tolist(), strict=True))
+        return hidden_TD
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", recording)
+        (output,) = tiny_engine(model).generate([request(prompt(16))])
+    ids = [*prompt(16), *output.output_ids][:-1]
+    routes_TL = torch.tensor([found[position] for position in range(len(ids))])
+    made = model.new_choices(len(ids))
+    logits = PackedRows([ids]).logits(model, choices=made)
+    EXACT.check(made["expert"], routes_TL)
+    replayed = Choices({"expert": routes_TL}, are_made=True)
+    EXACT.check(PackedRows([ids]).logits(model, choices=replayed), logits)
+    with planted_fault("one row goes to another expert"):
+        routes_TL[7, 0] = (routes_TL[7, 0] + 1) % 3
+        EXACT.check(PackedRows([ids]).logits(model, choices=replayed), logits)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

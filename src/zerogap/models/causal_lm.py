@@ -23,7 +23,7 @@ from zerogap import kernels
 from zerogap.errors import ModelError
 from zerogap.kernels import PLAIN, Compute, Head
 from zerogap.models.attention import Attention
-from zerogap.models.choices import Choices
+from zerogap.models.choices import NO_CHOICES, Choices
 from zerogap.models.config import ModelConfig
 from zerogap.models.families import find_family
 from zerogap.models.part import Block, ForwardRows, Weights
@@ -120,9 +120,10 @@ class CausalLM(nn.Module):
         """
         if choices is None:
             choices = self.new_choices(len(token_ids_T))
-        choices.check(
-            self.choice_columns, num_rows=len(token_ids_T), num_layers=self.config.num_layers
-        )
+        else:
+            choices.check(
+                self.choice_columns, num_rows=len(token_ids_T), num_layers=self.config.num_layers
+            )
         cos_Th, sin_Th = kernels.rope_tables(self.inv_freq_h, positions_T)
         compute = replace(compute, rounds_bf16=self.is_bf16)
         rows = ForwardRows(cos_Th, sin_Th, attention, choices, compute)
@@ -138,6 +139,8 @@ class CausalLM(nn.Module):
 
     def new_choices(self, num_rows: int) -> Choices:
         """Room for the choices of so many rows, for a pass to make them."""
+        if not self.choice_columns:
+            return NO_CHOICES
         return Choices.empty(
             self.choice_columns,
             num_rows=num_rows,

@@ -87,7 +87,8 @@ class Choices:
             decide: writes its choice into the tensor it is given; not called if the choice is made. It runs without
                 gradient. A recorded forward pass can repeat it if it is a C++ kernel.
         """
-        chosen_T = self._columns[name][:, layer]
+        # .data: autograd must not take what another layer writes beside it for a change of this one.
+        chosen_T = self._columns[name][:, layer].data
         if (name, layer) not in self._made:
             with torch.no_grad():
                 decide(chosen_T)
@@ -105,3 +106,7 @@ class Choices:
 
 def _told(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> str:
     return ", ".join(f"{n} {list(s)} {t}" for n, (s, t) in sorted(columns.items())) or "none"
+
+
+NO_CHOICES = Choices({}, are_made=True)
+"""Of a dense model, for any rows."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerogap.models.family import HfLimit
 
-NO_BIAS_KEY = ("attention_bias", False, "it would add a bias to the output projection")
+NO_ATTENTION_BIAS = ("attention_bias", False, "it would add a bias to the output projection")
 """For families whose config.json has a switch for biases of attention."""
 
 

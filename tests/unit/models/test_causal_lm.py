@@ -5,6 +5,7 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_config, tiny_model
 from helpers.tolerance import EXACT, GRADIENT
 
+from zerogap import kernels
 from zerogap.models import CausalLM
 
 SEQUENCES = ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4], [27, 18, 28])
@@ -29,6 +30,34 @@ def test_packed_gradients_are_the_sum_of_those_alone():
             PackedRows(sequences).logits(model).logsumexp(-1).sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     GRADIENT.check(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_parameter_frozen_by_name_has_no_gradient_and_the_others_keep_theirs(family):
+    def gradients(frozen) -> dict[str, torch.Tensor]:
+        model = tiny_model(family)
+        for name in frozen:
+            model.get_parameter(name).requires_grad_(False)
+        PackedRows(SEQUENCES).logits(model, recompute=True).logsumexp(-1).sum().backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    every = gradients(())
+    below_last = [name for name in every if not name.startswith("layers.1.")]
+    for frozen in [*([name] for name in every), below_last]:
+        kept = {name: gradient for name, gradient in every.items() if name not in frozen}
+        EXACT.check(gradients(frozen), kept)
+    with planted_fault("a frozen parameter that trains"):
+        EXACT.check(gradients(()), kept)
+
+
+def test_gemm_shapes_are_those_of_the_weights_and_of_the_heads_chunks():
+    model = tiny_model("qwen3")
+    matrices = [p.shape for p in model.layers.parameters() if p.dim() == 2]
+    layers = {(num_in, num_out) for num_out, num_in in matrices}
+    assert model.gemm_shapes(vocab_limit=90) == layers | {(32, 90)}
+    chunk = kernels.VOCAB_CHUNK
+    assert model.gemm_shapes(vocab_limit=2 * chunk) == layers | {(32, chunk)}
+    assert model.gemm_shapes(vocab_limit=2 * chunk + 5) == layers | {(32, chunk), (32, 5)}
 
 
 def test_parameter_names_are_the_agreed_ones():

@@ -8,7 +8,7 @@ from helpers.packed_rows import PackedRows
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import randomize, tiny_config, tiny_model
 from helpers.tolerance import EXACT
-from helpers.toy_family import TOY, ToyConfig, toy_family
+from helpers.toy_family import TOY, ToyConfig
 
 from zerogap import kernels
 from zerogap.errors import ModelError
@@ -17,8 +17,6 @@ from zerogap.kernels.native import native
 from zerogap.models import FAMILIES, CausalLM, ChoiceColumn, Choices
 from zerogap.models.blocks import SelfAttention
 from zerogap.models.part import Part, WeightSpec
-
-__all__ = ["toy_family"]
 
 SEQUENCES = ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4], [27, 18, 28])
 NUM_ROWS = sum(map(len, SEQUENCES))

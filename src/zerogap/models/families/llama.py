@@ -5,7 +5,7 @@ import gguf
 from zerogap.models.blocks import SelfAttention, SwigluMlp
 from zerogap.models.config import ModelConfig
 from zerogap.models.family import Family, GgufFormat
-from zerogap.models.hf_limits import DENSE, NO_BIAS_KEY, plain_values
+from zerogap.models.hf_limits import DENSE, NO_ATTENTION_BIAS, plain_values
 from zerogap.models.part import Part
 
 
@@ -18,7 +18,7 @@ LLAMA = Family(
     hf_class="LlamaForCausalLM",
     layer=_layer,
     hf_constants={"hidden_act": "silu"},
-    hf_limits=(plain_values(NO_BIAS_KEY), *DENSE),
+    hf_limits=(plain_values(NO_ATTENTION_BIAS), *DENSE),
     gguf=GgufFormat(
         architecture=gguf.MODEL_ARCH.LLAMA,
         paired=("self_attn.q_proj", "self_attn.k_proj"),
