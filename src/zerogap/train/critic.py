@@ -21,10 +21,9 @@ from zerogap.kernels import gradients_in_place, linear
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
 from zerogap.train.forward import PackedAttention
-from zerogap.train.optimizer import Optimizer
+from zerogap.train.optimizer import Optimizer, learning_rate_at
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
-from zerogap.train.schedule import learning_rate_at
 from zerogap.weights import trained_weights
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
