@@ -4,7 +4,8 @@
 ledger's forward pass. It is what a mismatch budget acts on (``budget.Remedies``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from zerogap.config import EngineConfig, RunConfig
 from zerogap.config.monitoring import Remedy
@@ -16,6 +17,7 @@ from zerogap.run.policy import Policy
 from zerogap.run.serving import build_serving
 from zerogap.run.trainers import build_trainer, exact_version
 from zerogap.run.versions import StepSettings
+from zerogap.train import Trainer
 from zerogap.weights import WeightVersions
 
 
@@ -38,7 +40,7 @@ class Machines:
         self._config, self._say = config, say
         self.numerics = self._settle_numerics()
         """Whose matrix products each side uses."""
-        self.trainer = build_trainer(config, policy, products=self.numerics.trainer)
+        self.trainer: Trainer = build_trainer(config, policy, products=self.numerics.trainer)
         self.serving = build_serving(
             policy,
             self._engine_config(),
@@ -80,6 +82,14 @@ class Machines:
     def exact_numerics(self) -> None:
         """Exact kernels and one precision on both sides from the next step on."""
         self.adapt(self.adaptations.with_exact_numerics())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What remedies have changed, for a checkpoint; JSON."""
+        return self.adaptations.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as a ``state_dict`` says."""
+        self.adapt(Adaptations.from_state(state))
 
     def adapt(self, adaptations: Adaptations) -> None:
         """Go on with these settings; the weights as they are now are published to an engine that changes."""
