@@ -156,6 +156,8 @@ class NativeKernels:
         return head_dim % PAGE_SIZE == 0
 
     def _call(self, name: str, *arguments: object) -> int | None:
+        # torch tells a new thread its number of threads when it is asked first, and the kernels read what it told.
+        torch.get_num_threads()
         function = self._functions[name]
         result = function(*arguments)
         if self._tape is not None:
