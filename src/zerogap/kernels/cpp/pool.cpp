@@ -15,8 +15,10 @@ namespace {
 
 constexpr int64_t PLACES = 16;  // callers at once that find help; others work alone
 
-// How long a thread stays awake while it waits: a helper for the next call, a caller for the helpers' last pieces.
-constexpr int64_t HELPER_US = 100, CALLER_US = 50;
+// How long a thread stays awake while it waits: a helper for the next call, a caller for the helpers' last pieces. Most
+// waits of a decode step or a layer are shorter. A waiting thread offers its core to others all the time, and then
+// sleeps, so that one that waits behind a neighbour elsewhere can move here.
+constexpr int64_t AWAKE_US = 300;
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -31,11 +33,11 @@ int64_t now_ns() {
       .count();
 }
 
-// Whether f() holds within so many microseconds.
+// Whether f() holds within the time that a waiting thread stays awake.
 template <class F>
-bool soon(int64_t us, F f) {
+bool soon(F f) {
   if (f()) return true;
-  const int64_t end = now_ns() + us * 1000;
+  const int64_t end = now_ns() + AWAKE_US * 1000;
   do {
     for (int i = 0; i < 32; ++i) {
       if (f()) return true;
@@ -99,7 +101,7 @@ struct Pool {
   void close(Place& place) {
     place.state.fetch_and(~Place::OPEN);
     const auto is_empty = [&] { return (place.state.load(std::memory_order_acquire) & Place::HELPERS) == 0; };
-    if (!soon(CALLER_US, is_empty)) {
+    if (!soon(is_empty)) {
       std::unique_lock<std::mutex> lock(mutex);
       place.state.fetch_or(Place::ASLEEP);
       ended.wait(lock, is_empty);
@@ -125,7 +127,7 @@ struct Pool {
       const uint64_t seen = calls.load();
       for (Place& place : places) enter(place, number);
       const auto is_called = [&] { return calls.load() != seen; };
-      if (soon(HELPER_US, is_called)) continue;
+      if (soon(is_called)) continue;
       std::unique_lock<std::mutex> lock(mutex);
       ++asleep;
       called.wait(lock, is_called);
@@ -162,7 +164,7 @@ void run_on_threads(int64_t threads, void (*work)(void*, int64_t), void* data) {
 void Patience::wait() {
   if (turns_++ == 0) began_ns_ = now_ns();
   if (turns_ % 32) return relax();
-  if (now_ns() - began_ns_ < CALLER_US * 1000) {
+  if (now_ns() - began_ns_ < AWAKE_US * 1000) {
     std::this_thread::yield();
     return;
   }

@@ -83,8 +83,7 @@ void for_rows(int64_t count, int64_t piece, F f) {
   });
 }
 
-// Waits for what another thread is at: awake for a moment, since it is usually about to end; then by short sleeps,
-// since that thread may be waiting for this core.
+// Waits for what another thread is at: awake for a moment, since it is usually about to end; then by short sleeps.
 class Patience {
  public:
   void wait();
