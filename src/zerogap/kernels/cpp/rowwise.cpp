@@ -52,6 +52,26 @@ void normalise_backward(const float* dy, const float* x, const float* w, float r
   }
 }
 
+// sum[0..width) = what add(row, partial) adds up over T rows: BLOCK rows to a partial sum, partial sums in order, all
+// in double. Neither the number of threads nor what each of them does is in it.
+template <class F>
+void sum_of_rows(int64_t T, int64_t width, float* sum, F add) {
+  constexpr int64_t BLOCK = 64;
+  static thread_local std::vector<double> storage;
+  const int64_t blocks = (T + BLOCK - 1) / BLOCK;
+  storage.resize(blocks * width);
+  double* const partial = storage.data();
+  for_rows(blocks, 1, [&](int64_t b) {
+    std::fill_n(partial + b * width, width, 0.0);
+    for (int64_t t = b * BLOCK; t < std::min(T, (b + 1) * BLOCK); ++t) add(t, partial + b * width);
+  });
+  for (int64_t i = 0; i < width; ++i) {
+    double total = 0.0;
+    for (int64_t b = 0; b < blocks; ++b) total += partial[b * width + i];
+    sum[i] = float(total);
+  }
+}
+
 // This thread's memory for one head.
 float* head_storage(int64_t floats) {
   static thread_local std::vector<float> storage;
@@ -113,13 +133,11 @@ void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t 
   });
 }
 
-// partial_dw: [threads, D], zeroed by the caller and summed by it in thread order.
-void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx,
-                          double* partial_dw, int64_t threads, int64_t T, int64_t D) {
-  for_rows(threads, 1, [&](int64_t i) {
-    double* dw = partial_dw + i * D;
-    for (int64_t t = T * i / threads; t < T * (i + 1) / threads; ++t)
-      normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, dw, D);
+// dw [D]: see sum_of_rows.
+void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx, float* dw,
+                          int64_t T, int64_t D) {
+  sum_of_rows(T, D, dw, [&](int64_t t, double* sum) {
+    normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, sum, D);
   });
 }
 
@@ -201,13 +219,12 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
   });
 }
 
-// qkv may be null when there are no norms. partial_dw: [threads, 2, H] for q_norm and k_norm.
+// qkv may be null when there are no norms. dw: [2, H] for q_norm and k_norm, see sum_of_rows; 0 when there are none.
 void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, const float* qkv,
                           const float* cos, const float* sin, const float* q_norm, const float* k_norm,
-                          float* dqkv, double* partial_dw, int64_t threads, int64_t T, int64_t N, int64_t K,
-                          int64_t H, float eps) {
+                          float* dqkv, float* dw, int64_t T, int64_t N, int64_t K, int64_t H, float eps) {
   const int64_t E = (N + 2 * K) * H, half = H / 2;
-  const auto turn_back = [&](int64_t t, double* dw) {
+  sum_of_rows(T, 2 * H, dw, [&](int64_t t, double* sum) {
     const float *c = cos + t * half, *s = sin + t * half;
     for (int64_t h = 0; h < N + K; ++h) {
       const bool is_q = h < N;
@@ -218,13 +235,10 @@ void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, con
       rotate(g, c, s, -1.0f, turned, half);
       if (w) {
         const float* x = qkv + t * E + h * H;
-        normalise_backward(turned, x, w, inverse_rms(x, H, eps), out, dw + (is_q ? 0 : H), H);
+        normalise_backward(turned, x, w, inverse_rms(x, H, eps), out, sum + (is_q ? 0 : H), H);
       }
     }
     std::memcpy(dqkv + t * E + (N + K) * H, dv + t * K * H, sizeof(float) * K * H);
-  };
-  for_rows(threads, 1, [&](int64_t i) {
-    for (int64_t t = T * i / threads; t < T * (i + 1) / threads; ++t) turn_back(t, partial_dw + i * 2 * H);
   });
 }
 
