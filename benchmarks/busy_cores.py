@@ -19,9 +19,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from zerogap.bench.machine import OthersLoad
-from zerogap.bench.shapes import RunShape
 from zerogap.config.env import let_torch_threads_sleep
+from zerogap_bench.machine import OthersLoad
+from zerogap_bench.shapes import RunShape
 
 PROMPT_TOKENS = 100
 NEIGHBOURS = (0, 1, 2)
@@ -39,7 +39,7 @@ def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
     from zerogap.config.train import TrainConfig
     from zerogap.engine import Engine
     from zerogap.models import CausalLM, ModelConfig
-    from zerogap.train import Trainer
+    from zerogap.train import NativeTrainer
     from zerogap.types import GenerateRequest, Sample, SamplingParams
 
     config = ModelConfig(
@@ -49,7 +49,7 @@ def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
     model = CausalLM(config).init_weights(seed=0)
     length = PROMPT_TOKENS + shape.max_new_tokens + 32
     engine = Engine(model, kv_cache_tokens=shape.num_sequences * length, eos_token_ids=(2,))
-    trainer = Trainer(
+    trainer = NativeTrainer(
         model,
         TrainConfig(learning_rate=1e-7),
         GRPOLossConfig(),
@@ -75,7 +75,7 @@ def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
         Sample.from_output(output, group_id=output.rid, temperature=1.0).scored(at % 2)
         for at, output in enumerate(engine.generate(requests[:1]))
     ]
-    return {"rollout": rollout, "train": lambda: trainer.step(samples)}
+    return {"rollout": rollout, "train": lambda: trainer.step(trainer.plan(samples))}
 
 
 @contextmanager
