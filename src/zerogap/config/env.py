@@ -7,11 +7,12 @@
 ========================  ==========================================================================
 
 Nothing else is read here; libraries read their own (``HF_HOME``, ``HF_HUB_OFFLINE``, ``OMP_NUM_THREADS``, ``CXX``).
+One variable is set: ``GOMP_SPINCOUNT``, by ``let_torch_threads_sleep``.
 """
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -61,6 +62,15 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         kernels=cast(KernelChoice, kernels),
         threads=None if threads is None else int(threads),
     )
+
+
+def let_torch_threads_sleep(variables: MutableMapping[str, str] = os.environ) -> None:
+    """Torch's own threads sleep soon after their work, instead of keeping cores from our kernels for 10 ms and more.
+
+    GNU's OpenMP reads this when it is loaded: call it before torch is imported. What the user has set stays.
+    """
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & variables.keys():
+        variables["GOMP_SPINCOUNT"] = "1000"
 
 
 def _is_unknown(name: str) -> bool:

@@ -2,8 +2,8 @@
 
 No wheel is tied to a torch version or a processor: the sources travel with the package, the compiled
 library lies in the user's cache under a name made of sources, compiler and flags. Without a compiler the
-torch reference runs, and ``kernel_report()`` says so. The library uses the OpenMP runtime that torch has
-already loaded, hence one thread pool and ``torch.set_num_threads``.
+torch reference runs, and ``kernel_report()`` says so. The kernels have threads of their own (``cpp/pool.h``) and ask the
+OpenMP runtime that torch has loaded how many: ``torch.set_num_threads`` holds for both.
 """
 
 import ctypes

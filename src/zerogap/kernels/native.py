@@ -40,12 +40,12 @@ _SIGNATURES = {
     "zg_embedding_backward": "pppii",
     "zg_round_bf16": "ppi",
     "zg_rms_norm": "ppppiifi",
-    "zg_rms_norm_backward": "ppppppiii",
+    "zg_rms_norm_backward": "ppppppii",
     "zg_swiglu": "ppiii",
     "zg_swiglu_backward": "pppii",
     "zg_rope_tables": "ppppii",
     "zg_qkv_rope": "ppppppppiiiifi",
-    "zg_qkv_rope_backward": "ppppppppppiiiiif",
+    "zg_qkv_rope_backward": "ppppppppppiiiif",
     "zg_write_kv": "ppppippii",
     "zg_attention_plan": "piippiiiiiipi",
     "zg_paged_attention": "ppppppiiif",
@@ -179,6 +179,8 @@ class NativeKernels(TorchBackend):
         return head_dim % PAGE_SIZE == 0
 
     def _call(self, name: str, *arguments: object) -> int | None:
+        # torch tells a new thread its number of threads when it is asked first, and the kernels read what it told.
+        torch.get_num_threads()
         function = self._functions[name]
         result = function(*arguments)
         if self._tape.calls is not None:
@@ -350,13 +352,11 @@ class NativeKernels(TorchBackend):
         """(dx, dweight)."""
         num_rows, width = x_TD.shape
         x, grad, weight, rstd = x_TD.contiguous(), grad_TD.contiguous(), weight_D, rstd_T
-        dx, threads = torch.empty_like(x), torch.get_num_threads()
-        partial = x.new_zeros(threads, width, dtype=torch.float64)
+        dx, dw = torch.empty_like(x), torch.empty_like(weight)
         self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
                    _pointer(weight, width), _pointer(rstd, num_rows), _pointer(dx, num_rows, width),
-                   _pointer(partial, threads, width, dtype=torch.float64), threads, num_rows,
-                   width)  # fmt: skip
-        return dx, partial.sum(0).float()
+                   _pointer(dw, width), num_rows, width)  # fmt: skip
+        return dx, dw
 
     def swiglu(self, gate_up_TF2: Tensor, *, rounds_bf16: bool = False) -> Tensor:
         """[T, 2F] -> [T, F]."""
@@ -408,19 +408,14 @@ class NativeKernels(TorchBackend):
         grad_q, grad_k, grad_v = grad_q.contiguous(), grad_k.contiguous(), grad_v.contiguous()
         (num_rows, num_heads, head_dim), num_kv_heads = grad_q.shape, grad_k.shape[1]
         kv_shape, half = (num_rows, num_kv_heads, head_dim), head_dim // 2
-        width, threads = (num_heads + 2 * num_kv_heads) * head_dim, torch.get_num_threads()
-        dqkv = grad_q.new_empty(num_rows, width)
-        partial = grad_q.new_zeros(threads, 2, head_dim, dtype=torch.float64)
+        width = (num_heads + 2 * num_kv_heads) * head_dim
+        dqkv, dw = grad_q.new_empty(num_rows, width), grad_q.new_empty(2, head_dim)
         self._call("zg_qkv_rope_backward", _pointer(grad_q, num_rows, num_heads, head_dim),
                    _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv, num_rows, width),
                    _pointer(cos, num_rows, half), _pointer(sin, num_rows, half), _pointer(q_norm, head_dim),
                    _pointer(k_norm, head_dim), _pointer(dqkv, num_rows, width),
-                   _pointer(partial, threads, 2, head_dim, dtype=torch.float64), threads, num_rows,
-                   num_heads, num_kv_heads, head_dim, eps)  # fmt: skip
-        if q_norm is None:
-            return dqkv, None, None
-        dq_norm, dk_norm = partial.sum(0).float()
-        return dqkv, dq_norm, dk_norm
+                   _pointer(dw, 2, head_dim), num_rows, num_heads, num_kv_heads, head_dim, eps)  # fmt: skip
+        return (dqkv, None, None) if q_norm is None else (dqkv, dw[0], dw[1])
 
     # ------------------------------------------------------------ attention
 

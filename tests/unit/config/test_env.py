@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from zerogap.config.env import read_environment
+from zerogap.config.env import let_torch_threads_sleep, read_environment
 from zerogap.errors import ConfigError
 
 
@@ -44,3 +44,16 @@ def test_every_bad_value_is_refused_at_once():
     assert "ZEROGAP_CACHE = ' '" in text
     assert "ZEROGAP_KERNEL: no such variable" in text
     assert "did you mean ZEROGAP_KERNELS?" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"GOMP_SPINCOUNT": "1000"}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+    ],
+)
+def test_torch_threads_sleep_soon_unless_the_user_decides(given, expected):
+    let_torch_threads_sleep(given)
+    assert given == expected

@@ -2,12 +2,10 @@
 // micro-kernels of attention_tiles.h add a (query, key) pair's terms in one order, whatever shares a load with it.
 //
 // Layout: k[P, K, H, 16], v[P, K, 16, H]; H is a multiple of 16.
-#include <omp.h>
-
 #include <atomic>
-#include <thread>
 
 #include "attention_block.h"
+#include "pool.h"
 
 using namespace zg;
 
@@ -104,7 +102,7 @@ struct Forward {
       }
     } else {
       // Items are taken in order, so the scores are done or another thread is at them.
-      while (finished.load(std::memory_order_acquire) <= b.pieces) std::this_thread::yield();
+      wait_until([&] { return finished.load(std::memory_order_acquire) > b.pieces; });
       mix(b, queries, s, mass, item.head, item.begin, item.end, {});
     }
     return queue.fetch_add(1);
@@ -119,9 +117,8 @@ extern "C" {
 void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64_t* slot, int64_t n, float* kc,
                  float* vc, int64_t K, int64_t H) {
   const auto place = [&](int64_t i, int64_t h) { return (slot[i] / S * K + h) * H * S; };
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < n; ++i) {
-    if (slot[i] < 0) continue;
+  const auto write_row = [&](int64_t i) {
+    if (slot[i] < 0) return;
     const int64_t r = row ? row[i] : i, offset = slot[i] % S;
     for (int64_t h = 0; h < K; ++h) {
       // A key touches a line a dim, each of which comes from memory first: ask for those of the next row.
@@ -132,7 +129,9 @@ void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64
       for (int64_t x = 0; x < H; ++x) kd[x * S] = ks[x];
       if (v) std::memcpy(vc + place(i, h) + offset * H, v + (r * K + h) * H, sizeof(float) * H);
     }
-  }
+  };
+  // Pieces are pages long: a page's lines are written by one thread.
+  for_rows(n, S, write_row);
 }
 
 // plan: of zg_attention_plan. lse: [T, N] or null. out (and lse) of padding rows are set to 0.
@@ -152,8 +151,9 @@ void zg_paged_attention(const float* q, const float* kc, const float* vc, int32_
     if (lse) std::memset(lse + t * N, 0, sizeof(float) * N);
   }
   std::atomic<int32_t> queue{0};
-#pragma omp parallel
-  for (int32_t i = queue.fetch_add(1); i < plan.header.num_items;) i = forward.run(plan.items[i], queue);
+  on_threads(std::min<int64_t>(num_threads(), plan.header.num_items), [&](int64_t) {
+    for (int32_t i = queue.fetch_add(1); i < plan.header.num_items;) i = forward.run(plan.items[i], queue);
+  });
 }
 
 }  // extern "C"

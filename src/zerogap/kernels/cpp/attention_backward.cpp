@@ -1,12 +1,10 @@
 // Gradients of packed attention. Threads take (block, head) items as in the forward pass; gradients of a page's keys
 // and values are added block after block, in the order of the plan, by whoever has the block: each waits for its turn
 // at a page. Results do not depend on the number of threads.
-#include <omp.h>
-
 #include <atomic>
-#include <thread>
 
 #include "attention_block.h"
+#include "pool.h"
 
 using namespace zg;
 
@@ -70,7 +68,7 @@ struct Backward {
       const int64_t count = (step.row_end - step.row_begin) * group;
       for (int64_t p = 0; p < step.num_pages; ++p) {
         std::atomic<int32_t>& mine = turn[step.page[p] * K + head];
-        while (mine.load(std::memory_order_acquire) != step.turn[p]) std::this_thread::yield();
+        wait_until([&] { return mine.load(std::memory_order_acquire) == step.turn[p]; });
         const int64_t at = (step.page[p] * K + head) * H * S, key = first * ld + (step.first_page + p) * S;
         outer_page(w + key, ld, dos.data() + first, count, H, dv_pages + at);
         outer_page(g + key, ld, qs + first, count, H, dk_pages + at);
@@ -96,29 +94,28 @@ void zg_packed_attention_backward(const float* grad_out, const float* q, const f
                           turn.data()};
   const int64_t num_items = plan.header.num_blocks * K;
   std::atomic<int64_t> next{0};
-#pragma omp parallel
-  for (int64_t i; (i = next.fetch_add(1)) < num_items;) backward.run(plan.blocks[i / K], i % K);
+  on_threads(std::min(num_threads(), num_items), [&](int64_t) {
+    for (int64_t i; (i = next.fetch_add(1)) < num_items;) backward.run(plan.blocks[i / K], i % K);
+  });
 }
 
 // drow[r] = sum of its slots' gradients, slots ascending. row ascends.
 void zg_gather_slots(const float* pages, const int64_t* row, const int64_t* slot, int64_t n, float* drow, int64_t K,
                      int64_t H) {
-  // A thread's share begins and ends between two rows.
+  // A piece begins and ends between two rows.
   const auto boundary = [&](int64_t i) {
     while (i > 0 && i < n && row[i] == row[i - 1]) ++i;
     return i;
   };
-#pragma omp parallel
-  {
-    const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    const int64_t end = boundary(n * (thread + 1) / threads);
-    for (int64_t i = boundary(n * thread / threads); i < end; ++i)
+  for_pieces(n, S, [&](int64_t begin, int64_t end) {
+    end = boundary(end);
+    for (int64_t i = boundary(begin); i < end; ++i)
       for (int64_t h = 0; h < K; ++h) {
         const float* src = pages + ((slot[i] / S * K + h) * S + slot[i] % S) * H;
         float* dst = drow + (row[i] * K + h) * H;
         for (int64_t x = 0; x < H; ++x) dst[x] += src[x];
       }
-  }
+  });
 }
 
 }  // extern "C"

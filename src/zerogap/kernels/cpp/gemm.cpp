@@ -8,12 +8,11 @@
 // A panel of columns of the right-hand side is laid out once ([k][COLUMNS], in the core's second-level cache) and
 // all rows of the left-hand side pass over it in tiles. The weights of the *next* panel are fetched from memory
 // meanwhile: with 64 rows that is the difference between 150 and 190 GFLOP/s.
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
+#include "pool.h"
 #include "transpose.h"
 #include "vec.h"
 
@@ -268,13 +267,13 @@ float* input_storage(int64_t floats) {
 // after the other; `next` is known while one is worked on, so that its weights can be fetched.
 struct Items {
   int64_t panels, parts, M;
-  std::atomic<int64_t> taken{0};  // beside each thread's first, which has its own number
+  std::atomic<int64_t> taken{0};
   Items(int64_t N, int64_t M) : panels((N + COLUMNS - 1) / COLUMNS), M(M) {
-    const int64_t wanted = 4 * omp_get_max_threads(), most = std::max<int64_t>(1, M / 64);
+    const int64_t wanted = 4 * num_threads(), most = std::max<int64_t>(1, M / 64);
     parts = panels ? std::min(most, (wanted + panels - 1) / panels) : 1;
   }
   int64_t count() const { return panels * parts; }
-  int64_t take() { return omp_get_num_threads() + taken++; }
+  int64_t take() { return taken.fetch_add(1, std::memory_order_relaxed); }
   int64_t column(int64_t item) const { return item / parts * COLUMNS; }
   int64_t begin(int64_t item) const { return M * (item % parts) / parts; }
   int64_t end(int64_t item) const { return M * (item % parts + 1) / parts; }
@@ -299,32 +298,27 @@ void multiply_item(const Items& items, int64_t item, Left a, const float* panel,
 }
 
 void few_rows(const float* x, const float* w, Extras extras, float* y, int64_t M, int64_t N, int64_t K, Next after) {
-  const int64_t panels = N / COLUMNS, left = N % COLUMNS;
-#pragma omp parallel
-  {
-    // Each thread reads one contiguous part of the weight.
-    const int64_t T = omp_get_num_threads(), t = omp_get_thread_num();
-    const int64_t begin = panels * t / T, end = panels * (t + 1) / T;
+  const int64_t panels = N / COLUMNS, left = N % COLUMNS, count = panels + (left > 0);
+  const int64_t threads = std::min(num_threads(), count);
+  // Each thread reads one contiguous part of the weight.
+  Shares shares(count, 1, threads);
+  on_threads(threads, [&](int64_t t) {
     alignas(64) float total[MOST * COLUMNS];
-    for (int64_t p = begin; p < end; ++p) {
-      const float* panel = w + p * COLUMNS * K;
-      const float* fetch = p + 1 < end ? panel + COLUMNS * K : after.panel(after.panels() * t / T);
-      const Ahead ahead = fetch ? Ahead{fetch, 16} : Ahead{panel, 0};
-      multiply_few_rows(M, x, panel, K, ahead, total);
-      finish(total, M, extras.at(0, p * COLUMNS, N), y + p * COLUMNS, N, COLUMNS);
-    }
-    if (left && t == T - 1) {
-      const int64_t column = panels * COLUMNS;
-      float* panel = panel_storage(K * COLUMNS);
-      pack_transposed(w, N, K, column, {w, 0}, panel);
-      for (int64_t m = 0; m < M; m += ROWS) {
-        const int64_t rows = std::min(ROWS, M - m);
-        Ahead nothing{panel, 0};
-        multiply_rows<false>(rows, {x + m * K, K}, panel, K, nothing, total);
-        finish(total, rows, extras.at(m, column, N), y + m * N + column, N, left);
+    shares.work(t, [&](int64_t p, int64_t, int64_t end) {
+      const int64_t column = p * COLUMNS;
+      const float* panel = w + column * K;
+      if (p < panels) {
+        const float* fetch = p + 1 < std::min(end, panels) ? panel + COLUMNS * K : after.panel(after.panels() * t / threads);
+        multiply_few_rows(M, x, panel, K, fetch ? Ahead{fetch, 16} : Ahead{panel, 0}, total);
+      } else {
+        float* packed = panel_storage(K * COLUMNS);
+        pack_transposed(w, N, K, column, {w, 0}, packed);
+        Ahead nothing{packed, 0};
+        multiply_rows<false>(M, {x, K}, packed, K, nothing, total);
       }
-    }
-  }
+      finish(total, M, extras.at(0, column, N), y + column, N, N - column);
+    });
+  });
 }
 #endif
 
@@ -347,16 +341,14 @@ void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* 
   if (M == 0) return;
   if (M <= FEW) return few_rows(x, w, extras, y, M, N, K, after);
   Items items(N, M);
-#pragma omp parallel
-  {
+  on_threads(std::min(num_threads(), items.count()), [&](int64_t thread) {
     float* panel = panel_storage(K * COLUMNS);
-    int64_t item = omp_get_thread_num();
-    while (item < items.count()) {
+    for (int64_t item = items.take(); item < items.count();) {
       const int64_t next = items.take(), column = items.column(item);
       // The last panel may be shorter than a panel: nothing past the weight is fetched.
       const float* fetch = nullptr;
       if (next >= items.count())
-        fetch = after.panel(omp_get_thread_num());
+        fetch = after.panel(thread);
       else if (items.column(next) + COLUMNS <= N)
         fetch = w + items.column(next) * K;
       const bool many = items.end(item) - items.begin(item) >= 8 * ROWS;
@@ -364,7 +356,7 @@ void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* 
       multiply_item<false>(items, item, {x, K}, panel, K, many ? fetch : nullptr, extras, y, N);
       item = next;
     }
-  }
+  });
 }
 
 // y = rms_norm(x, norm) * w^T + bias, in one call: the same two kernels.
@@ -397,14 +389,13 @@ void zg_head_nt(const float* x, const float* w, float* y, int64_t M, int64_t N, 
 // x [M, N], w [N, K], y [M, K]; adds to y, or replaces it.
 void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, int64_t K, int64_t accumulate) {
   Items items(K, M);
-#pragma omp parallel
-  {
+  on_threads(std::min(num_threads(), items.count()), [&](int64_t) {
     float* panel = panel_storage(N * COLUMNS);
-    for (int64_t item = omp_get_thread_num(); item < items.count(); item = items.take()) {
+    for (int64_t item; (item = items.take()) < items.count();) {
       pack_plain(w, K, N, items.column(item), panel);
       multiply_item<false>(items, item, {x, N}, panel, N, nullptr, {nullptr, accumulate ? y : nullptr}, y, K);
     }
-  }
+  });
 }
 
 // a [M, N], b [M, K], out [N, K] = a^T * b; adds to out, or replaces it. panels: room for `b` laid out in panels,
@@ -416,32 +407,27 @@ void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64
                 int64_t accumulate) {
   constexpr int64_t PART = 4 * MOST;  // columns of `a` that one thread lays out for all panels
   const int64_t num_panels = (K + COLUMNS - 1) / COLUMNS, num_parts = (N + PART - 1) / PART;
-#pragma omp parallel
-  {
+  for_rows(num_panels, 1, [&](int64_t p) { pack_plain(b, K, M, p * COLUMNS, panels + p * M * COLUMNS); });
+  for_rows(num_parts, 1, [&](int64_t i) {
     alignas(64) float total[MOST * COLUMNS];
     float* part = panel_storage(M * PART);
-#pragma omp for schedule(static)
-    for (int64_t p = 0; p < num_panels; ++p) pack_plain(b, K, M, p * COLUMNS, panels + p * M * COLUMNS);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < num_parts; ++i) {
-      const int64_t first = i * PART, width = std::min(PART, N - first);
-      const int64_t tiles = (width + ROWS - 1) / ROWS;
-      for (int64_t m = 0; m < M; ++m) std::memcpy(part + m * PART, a + m * N + first, sizeof(float) * width);
-      for (int64_t p = 0; p < num_panels; ++p)
-        for (int64_t t = 0, n = 0; t < tiles; ++t) {
-          const int64_t rows = (width - n + tiles - t - 1) / (tiles - t);
-          const float* panel = panels + p * M * COLUMNS;
-          float* y = out + (first + n) * K + p * COLUMNS;
-          Ahead nothing{panel, 0};
-          if (accumulate)
-            for (int64_t r = 0; r < rows; ++r)
-              for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
-          multiply_rows<true>(rows, {part + n, PART}, panel, M, nothing, total);
-          finish(total, rows, {nullptr, accumulate ? y : nullptr}, y, K, K - p * COLUMNS);
-          n += rows;
-        }
-    }
-  }
+    const int64_t first = i * PART, width = std::min(PART, N - first);
+    const int64_t tiles = (width + ROWS - 1) / ROWS;
+    for (int64_t m = 0; m < M; ++m) std::memcpy(part + m * PART, a + m * N + first, sizeof(float) * width);
+    for (int64_t p = 0; p < num_panels; ++p)
+      for (int64_t t = 0, n = 0; t < tiles; ++t) {
+        const int64_t rows = (width - n + tiles - t - 1) / (tiles - t);
+        const float* panel = panels + p * M * COLUMNS;
+        float* y = out + (first + n) * K + p * COLUMNS;
+        Ahead nothing{panel, 0};
+        if (accumulate)
+          for (int64_t r = 0; r < rows; ++r)
+            for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
+        multiply_rows<true>(rows, {part + n, PART}, panel, M, nothing, total);
+        finish(total, rows, {nullptr, accumulate ? y : nullptr}, y, K, K - p * COLUMNS);
+        n += rows;
+      }
+  });
 }
 
 int64_t zg_panel_columns() { return COLUMNS; }

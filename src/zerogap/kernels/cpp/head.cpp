@@ -1,10 +1,9 @@
 // The head's statistics and the sampler. One function computes a chunk's (max, mass) for both, so that the
 // trainer's log-prob of a token and the engine's are the same bits.
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "pool.h"
 #include "vec.h"
 
 using namespace zg;
@@ -216,13 +215,12 @@ extern "C" {
 // One chunk [R, n] into the running statistics; target_logit[r] is set where local_target is inside.
 void zg_add_chunk(const float* logits, int64_t R, int64_t n, const float* temperature,
                   const int64_t* local_target, float* peak, float* mass, float* moment, float* target_logit) {
-#pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < R; ++r) {
+  for_rows(R, 1, [&](int64_t r) {
     const float* row = logits + r * n;
     merge(peak[r], mass[r], moment[r], chunk_stats(row, n, temperature[r]));
     const int64_t y = local_target[r];
     if (y >= 0 && y < n) target_logit[r] = scaled(row[y], temperature[r]);
-  }
+  });
 }
 
 void zg_log_sum_exp(const float* peak, const float* mass, float* lse, int64_t R) {
@@ -232,8 +230,7 @@ void zg_log_sum_exp(const float* peak, const float* mass, float* lse, int64_t R)
 // d(sum_r grad[r] * log_prob[r]) / d logits of one chunk, in place.
 void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temperature, const float* lse,
                         const int64_t* local_target, const float* grad) {
-#pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < R; ++r) {
+  for_rows(R, 1, [&](int64_t r) {
     float* row = logits + r * n;
     const float per_logit = grad[r] / temperature[r];
     const vec T = set1(temperature[r]), l = set1(lse[r]), g = set1(-per_logit);
@@ -243,7 +240,7 @@ void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temper
     }
     const int64_t y = local_target[r];
     if (y >= 0 && y < n) row[y] += per_logit;
-  }
+  });
 }
 
 // logits: [chunks][M][CHUNK]; draw r reads row which[r]. Edits change logits in place, so a row with edits is read by
@@ -253,8 +250,7 @@ void zg_sample(float* logits, const int64_t* which, int64_t R, int64_t M, int64_
                const double* uniform, const int64_t* edit_offsets, const int32_t* edit_ids,
                const float* edit_scale, const float* edit_add, int64_t* token, float* log_prob,
                float* kept_log_mass) {
-#pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t r = 0; r < R; ++r) {
+  for_rows(R, 1, [&](int64_t r) {
     const Row row{logits, which[r], M, V};
     for (int64_t e = edit_offsets[r]; e < edit_offsets[r + 1]; ++e) {
       if (edit_ids[e] >= V) continue;
@@ -271,7 +267,7 @@ void zg_sample(float* logits, const int64_t* which, int64_t R, int64_t M, int64_
     const float lse = log_sum_exp(peak, mass);
     if (!std::isfinite(lse)) {  // NaN, infinity or nothing left to draw: the caller raises
       token[r] = -1, log_prob[r] = kept_log_mass[r] = NOT_A_NUMBER;
-      continue;
+      return;
     }
     kept_log_mass[r] = 0.0f;
     const bool cuts = (top_k[r] > 0 && top_k[r] < V) || top_p[r] < 1.0f || min_p[r] > 0.0f;
@@ -287,7 +283,7 @@ void zg_sample(float* logits, const int64_t* which, int64_t R, int64_t M, int64_
     }
     log_prob[r] = scaled(row.at(token[r]), T) - lse;
     if (greedy[r]) kept_log_mass[r] = log_prob[r];
-  }
+  });
 }
 
 }  // extern "C"

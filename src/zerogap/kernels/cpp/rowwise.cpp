@@ -1,16 +1,15 @@
 // Kernels over one row at a time. float32 throughout; rows are split over threads, never a row's reduction.
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "pool.h"
 #include "vec.h"
 
 using namespace zg;
 
 namespace {
 
-constexpr int64_t PARALLEL = 4;  // with fewer rows, waking a thread costs more than it saves
+constexpr int64_t ROWS = 4;  // a piece of work; so few are not worth another thread
 
 // sum of a[i] * b[i] in 16 lanes, then a fixed tree; the tail goes through the same lanes, zero-filled.
 float dot(const float* a, const float* b, int64_t n) {
@@ -53,6 +52,33 @@ void normalise_backward(const float* dy, const float* x, const float* w, float r
   }
 }
 
+// sum[0..width) = what add(row, partial) adds up over T rows: BLOCK rows to a partial sum, partial sums in order, all
+// in double. Neither the number of threads nor what each of them does is in it.
+template <class F>
+void sum_of_rows(int64_t T, int64_t width, float* sum, F add) {
+  constexpr int64_t BLOCK = 64;
+  static thread_local std::vector<double> storage;
+  const int64_t blocks = (T + BLOCK - 1) / BLOCK;
+  storage.resize(blocks * width);
+  double* const partial = storage.data();
+  for_rows(blocks, 1, [&](int64_t b) {
+    std::fill_n(partial + b * width, width, 0.0);
+    for (int64_t t = b * BLOCK; t < std::min(T, (b + 1) * BLOCK); ++t) add(t, partial + b * width);
+  });
+  for (int64_t i = 0; i < width; ++i) {
+    double total = 0.0;
+    for (int64_t b = 0; b < blocks; ++b) total += partial[b * width + i];
+    sum[i] = float(total);
+  }
+}
+
+// This thread's memory for one head.
+float* head_storage(int64_t floats) {
+  static thread_local std::vector<float> storage;
+  if (int64_t(storage.size()) < floats) storage.resize(floats);
+  return storage.data();
+}
+
 // Pairs (i, i + H/2) turned by the row's angles; sign = -1 turns back (the backward).
 void rotate(const float* x, const float* c, const float* s, float sign, float* y, int64_t half) {
   for (int64_t i = 0; i < half; ++i) {
@@ -83,49 +109,40 @@ int64_t zg_embedding(const int64_t* ids, const float* table, float* y, int64_t T
 
 // table[ids[t]] += x[t], rows in order.
 void zg_embedding_backward(const int64_t* ids, const float* x, float* table, int64_t T, int64_t D) {
-#pragma omp parallel
-  {
-    // A thread owns columns, not rows: an id may occur many times.
-    const int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-    const int64_t begin = D * i / n, end = D * (i + 1) / n;
+  // A piece is columns, not rows: an id may occur many times.
+  for_pieces(D, 4 * W, [&](int64_t begin, int64_t end) {
     for (int64_t t = 0; t < T; ++t)
       for (int64_t d = begin; d < end; ++d) table[ids[t] * D + d] += x[t * D + d];
-  }
+  });
 }
 
 // y[i] = x[i] to the nearest bf16; y may be x.
 void zg_round_bf16(const float* x, float* y, int64_t n) {
-  constexpr int64_t PART = 4096;
-#pragma omp parallel for schedule(static) if (n >= PARALLEL * PART)
-  for (int64_t begin = 0; begin < n; begin += PART) round_row(x + begin, y + begin, std::min(PART, n - begin));
+  constexpr int64_t PART = 4 * 4096;
+  for_pieces(n, PART, [&](int64_t begin, int64_t end) { round_row(x + begin, y + begin, end - begin); });
 }
 
 // rstd may be null. Here and below, bf16 rounds what is returned to the nearest bf16.
 void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps,
                  int64_t bf16) {
-#pragma omp parallel for schedule(static) if (T >= PARALLEL)
-  for (int64_t t = 0; t < T; ++t) {
+  for_rows(T, ROWS, [&](int64_t t) {
     const float r = inverse_rms(x + t * D, D, eps);
     normalise(x + t * D, w, y + t * D, D, r);
     if (bf16) round_row(y + t * D, y + t * D, D);
     if (rstd) rstd[t] = r;
-  }
+  });
 }
 
-// partial_dw: [threads, D], zeroed by the caller and summed by it in thread order.
-void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx,
-                          double* partial_dw, int64_t threads, int64_t T, int64_t D) {
-#pragma omp parallel num_threads(threads)
-  {
-    double* dw = partial_dw + omp_get_thread_num() * D;
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < T; ++t) normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, dw, D);
-  }
+// dw [D]: see sum_of_rows.
+void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx, float* dw,
+                          int64_t T, int64_t D) {
+  sum_of_rows(T, D, dw, [&](int64_t t, double* sum) {
+    normalise_backward(dy + t * D, x + t * D, w, rstd[t], dx + t * D, sum, D);
+  });
 }
 
 void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F, int64_t bf16) {
-#pragma omp parallel for schedule(static) if (T >= PARALLEL)
-  for (int64_t t = 0; t < T; ++t) {
+  for_rows(T, ROWS, [&](int64_t t) {
     const float *g = gate_up + t * 2 * F, *u = g + F;
     float* out = y + t * F;
     for (int64_t i = 0; i < F; i += W) {
@@ -137,12 +154,11 @@ void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F, int64_t bf1
       if (bf16) r = to_bf16(r);
       n == W ? store(out + i, r) : store_partial(out + i, r, n);
     }
-  }
+  });
 }
 
 void zg_swiglu_backward(const float* dy, const float* gate_up, float* d_gate_up, int64_t T, int64_t F) {
-#pragma omp parallel for schedule(static)
-  for (int64_t t = 0; t < T; ++t) {
+  for_rows(T, ROWS, [&](int64_t t) {
     const float *g = gate_up + t * 2 * F, *u = g + F, *d = dy + t * F;
     float *dg = d_gate_up + t * 2 * F, *du = dg + F;
     for (int64_t i = 0; i < F; i += W) {
@@ -160,19 +176,19 @@ void zg_swiglu_backward(const float* dy, const float* gate_up, float* d_gate_up,
       full ? store(dg + i, out_g) : store_partial(dg + i, out_g, n);
       full ? store(du + i, out_u) : store_partial(du + i, out_u, n);
     }
-  }
+  });
 }
 
 // The scalar cosf and sinf: a vectorised one may round an angle differently by its place in the batch.
 void zg_rope_tables(const float* inv_freq, const int64_t* position, float* cos, float* sin, int64_t T,
                     int64_t half) {
-#pragma omp parallel for schedule(static) if (T >= PARALLEL)
-  for (int64_t t = 0; t < T; ++t)
+  for_rows(T, ROWS, [&](int64_t t) {
     for (int64_t i = 0; i < half; ++i) {
       const float angle = float(position[t]) * inv_freq[i];
       cos[t * half + i] = std::cos(angle);
       sin[t * half + i] = std::sin(angle);
     }
+  });
 }
 
 // q_norm, k_norm may both be null.
@@ -180,60 +196,50 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
                  const float* k_norm, float* q, float* k, float* v, int64_t T, int64_t N, int64_t K,
                  int64_t H, float eps, int64_t bf16) {
   const int64_t E = (N + 2 * K) * H, half = H / 2;
-#pragma omp parallel if (T >= PARALLEL)
-  {
-    std::vector<float> normed(H);
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < T; ++t) {
-      const float *row = qkv + t * E, *c = cos + t * half, *s = sin + t * half;
-      for (int64_t h = 0; h < N + K; ++h) {
-        const bool is_q = h < N;
-        const float* x = row + h * H;
-        const float* w = is_q ? q_norm : k_norm;
-        if (w) {
-          normalise(x, w, normed.data(), H, inverse_rms(x, H, eps));
-          x = normed.data();
-        }
-        float* y = is_q ? q + (t * N + h) * H : k + (t * K + h - N) * H;
-        rotate(x, c, s, 1.0f, y, half);
-        if (bf16) round_row(y, y, H);
+  for_rows(T, ROWS, [&](int64_t t) {
+    const float *row = qkv + t * E, *c = cos + t * half, *s = sin + t * half;
+    for (int64_t h = 0; h < N + K; ++h) {
+      const bool is_q = h < N;
+      const float* x = row + h * H;
+      const float* w = is_q ? q_norm : k_norm;
+      if (w) {
+        float* normed = head_storage(H);
+        normalise(x, w, normed, H, inverse_rms(x, H, eps));
+        x = normed;
       }
-      const float* values = row + (N + K) * H;
-      if (bf16)
-        round_row(values, v + t * K * H, K * H);
-      else
-        std::memcpy(v + t * K * H, values, sizeof(float) * K * H);
+      float* y = is_q ? q + (t * N + h) * H : k + (t * K + h - N) * H;
+      rotate(x, c, s, 1.0f, y, half);
+      if (bf16) round_row(y, y, H);
     }
-  }
+    const float* values = row + (N + K) * H;
+    if (bf16)
+      round_row(values, v + t * K * H, K * H);
+    else
+      std::memcpy(v + t * K * H, values, sizeof(float) * K * H);
+  });
 }
 
-// qkv may be null when there are no norms. partial_dw: [threads, 2, H] for q_norm and k_norm.
+// qkv may be null when there are no norms. dw: [2, H] for q_norm and k_norm, see sum_of_rows; 0 when there are none.
 void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, const float* qkv,
                           const float* cos, const float* sin, const float* q_norm, const float* k_norm,
-                          float* dqkv, double* partial_dw, int64_t threads, int64_t T, int64_t N, int64_t K,
-                          int64_t H, float eps) {
+                          float* dqkv, float* dw, int64_t T, int64_t N, int64_t K, int64_t H, float eps) {
   const int64_t E = (N + 2 * K) * H, half = H / 2;
-#pragma omp parallel num_threads(threads)
-  {
-    std::vector<float> turned(H);
-    double* dw = partial_dw + omp_get_thread_num() * 2 * H;
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < T; ++t) {
-      const float *c = cos + t * half, *s = sin + t * half;
-      for (int64_t h = 0; h < N + K; ++h) {
-        const bool is_q = h < N;
-        const float* g = is_q ? dq + (t * N + h) * H : dk + (t * K + h - N) * H;
-        const float* w = is_q ? q_norm : k_norm;
-        float* out = dqkv + t * E + h * H;
-        rotate(g, c, s, -1.0f, w ? turned.data() : out, half);
-        if (w) {
-          const float* x = qkv + t * E + h * H;
-          normalise_backward(turned.data(), x, w, inverse_rms(x, H, eps), out, dw + (is_q ? 0 : H), H);
-        }
+  sum_of_rows(T, 2 * H, dw, [&](int64_t t, double* sum) {
+    const float *c = cos + t * half, *s = sin + t * half;
+    for (int64_t h = 0; h < N + K; ++h) {
+      const bool is_q = h < N;
+      const float* g = is_q ? dq + (t * N + h) * H : dk + (t * K + h - N) * H;
+      const float* w = is_q ? q_norm : k_norm;
+      float* out = dqkv + t * E + h * H;
+      float* turned = w ? head_storage(H) : out;
+      rotate(g, c, s, -1.0f, turned, half);
+      if (w) {
+        const float* x = qkv + t * E + h * H;
+        normalise_backward(turned, x, w, inverse_rms(x, H, eps), out, sum + (is_q ? 0 : H), H);
       }
-      std::memcpy(dqkv + t * E + (N + K) * H, dv + t * K * H, sizeof(float) * K * H);
     }
-  }
+    std::memcpy(dqkv + t * E + (N + K) * H, dv + t * K * H, sizeof(float) * K * H);
+  });
 }
 
 }  // extern "C"

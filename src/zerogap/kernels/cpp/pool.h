@@ -1,0 +1,101 @@
+// The threads of all kernels of a process.
+//
+// Work is handed out in small pieces while it is done: a thread that another job keeps from its core takes fewer, and
+// nobody waits for a thread that has not begun. The caller always works itself; helpers join it when they are free.
+// Which thread does what must never show in a result.
+//
+// Several threads may call kernels at once and share the helpers. A call uses as many threads as torch has been told
+// to use in the calling thread, itself included, and fewer while helpers work for others.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace zg {
+
+constexpr int64_t MOST_THREADS = 256;
+
+// Threads that a region of this caller may use: torch.get_num_threads().
+int64_t num_threads();
+
+// work(data, thread) here, as thread 0, and on up to `threads` - 1 helpers, each with a number below `threads`.
+// Returns when every thread that began has ended; helpers that are busy elsewhere never begin.
+void run_on_threads(int64_t threads, void (*work)(void* data, int64_t thread), void* data);
+
+// Calls f(thread) on up to `threads` threads at once, as above.
+template <class F>
+void on_threads(int64_t threads, F f) {
+  if (threads <= 1) return f(int64_t(0));
+  run_on_threads(threads, [](void* data, int64_t thread) { (*static_cast<F*>(data))(thread); }, &f);
+}
+
+// Pieces of [0, count), a contiguous share for each thread: what one kernel has left in a core's cache, the next finds
+// there. Who is through with its own share takes from the others'.
+class Shares {
+ public:
+  Shares(int64_t count, int64_t piece, int64_t shares) : piece_(piece), shares_(shares) {
+    for (int64_t i = 0; i < shares; ++i) {
+      share_[i].next.store(count * i / shares, std::memory_order_relaxed);
+      share_[i].end = count * (i + 1) / shares;
+    }
+  }
+
+  // f(begin, end, end of the share) for pieces until none is left.
+  template <class F>
+  void work(int64_t thread, F f) {
+    for (int64_t i = 0; i < shares_; ++i) {
+      Share& share = share_[(thread + i) % shares_];
+      while (share.next.load(std::memory_order_relaxed) < share.end) {
+        const int64_t begin = share.next.fetch_add(piece_, std::memory_order_relaxed);
+        if (begin < share.end) f(begin, std::min(begin + piece_, share.end), share.end);
+      }
+    }
+  }
+
+ private:
+  struct alignas(64) Share {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  int64_t piece_, shares_;
+  Share share_[MOST_THREADS];
+};
+
+// f(begin, end) for pieces of [0, count) of at most `piece`, on all threads.
+template <class F>
+void for_pieces(int64_t count, int64_t piece, F f) {
+  const int64_t threads = std::min(num_threads(), (count + piece - 1) / piece);
+  if (threads <= 1) {
+    if (count) f(int64_t(0), count);
+    return;
+  }
+  Shares shares(count, piece, threads);
+  on_threads(threads, [&](int64_t thread) {
+    shares.work(thread, [&](int64_t begin, int64_t end, int64_t) { f(begin, end); });
+  });
+}
+
+// f(row) for each of `count` rows, `piece` neighbours on one thread.
+template <class F>
+void for_rows(int64_t count, int64_t piece, F f) {
+  for_pieces(count, piece, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
+}
+
+// Waits for what another thread is at: awake for a moment, since it is usually about to end; then by short sleeps.
+class Patience {
+ public:
+  void wait();
+
+ private:
+  int64_t turns_ = 0, began_ns_ = 0;
+};
+
+template <class F>
+void wait_until(F is_done) {
+  Patience patience;
+  while (!is_done()) patience.wait();
+}
+
+}  // namespace zg
