@@ -26,10 +26,19 @@ class RunFolder:
         """Where the rollouts of a step are."""
         return self.path / "rollouts" / f"step_{step:06d}"
 
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of a step is."""
+        return self.checkpoints / checkpoint_name(step)
+
     def latest_checkpoint(self) -> Path | None:
         """The newest complete checkpoint."""
         found = list_checkpoints(self.checkpoints)
         return found[-1] if found else None
+
+
+def checkpoint_name(step: int) -> str:
+    """Of its folder."""
+    return f"step_{step:06d}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -92,7 +92,7 @@ def test_killed_and_started_again_with_old_weights_is_as_if_nothing_had_happened
     cut = make_run(tmp_path / "cut", steps=5, **lag)
     for name in ("ledger.jsonl", "versions.jsonl"):
         assert (cut / name).read_text() == (whole / name).read_text(), name
-    model = "checkpoints/step_000005/model.safetensors"
+    model = "checkpoints/step_000005/weights/model.safetensors"
     assert (cut / model).read_bytes() == (whole / model).read_bytes()
 
 
@@ -150,10 +150,10 @@ def test_a_remedy_survives_a_resume(tmp_path):
     budget = {"rollout__lag": "1", "mismatch__budget": "1e-4", "mismatch__patience": "1"}
     whole = make_run(tmp_path / "whole", steps=8, **budget)
     make_run(tmp_path / "cut", steps=5, **budget)
-    state = json.loads((tmp_path / "cut/checkpoints/step_000005/state.json").read_text())
-    assert state["adaptations"]["lag"] == 0
+    state = tmp_path / "cut/checkpoints/step_000005/adaptations/state.json"
+    assert json.loads(state.read_text())["lag"] == 0
     cut = make_run(tmp_path / "cut", steps=8, **budget)
-    model = "checkpoints/step_000008/model.safetensors"
+    model = "checkpoints/step_000008/weights/model.safetensors"
     assert (cut / model).read_bytes() == (whole / model).read_bytes()
 
 
@@ -220,5 +220,5 @@ def test_a_step_that_failed_is_done_again_as_if_nothing_had_happened(
     assert make_capsule(tmp_path / "cut", tmp_path / "c.zip", step=4, quiet=True).header.step == 4
 
     cut = make_run(tmp_path / "cut", steps=5, **settings)
-    model = "checkpoints/step_000005/model.safetensors"
+    model = "checkpoints/step_000005/weights/model.safetensors"
     assert (cut / model).read_bytes() == (whole / model).read_bytes()

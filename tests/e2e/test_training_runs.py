@@ -82,9 +82,9 @@ def test_killed_at_any_step_and_started_again_ends_with_the_same_metrics_and_wei
     assert metrics(folder)[-1]["step"] == steps_done
     run(folder)
     assert metrics(folder) == metrics(uninterrupted)
-    last = "checkpoints/step_000006/model.safetensors"
+    last = "checkpoints/step_000006/weights/model.safetensors"
     assert (folder / last).read_bytes() == (uninterrupted / last).read_bytes()
-    last = "checkpoints/step_000006/trainer.safetensors"
+    last = "checkpoints/step_000006/trainer/trainer.safetensors"
     assert (folder / last).read_bytes() == (uninterrupted / last).read_bytes()
 
 
@@ -136,9 +136,10 @@ def test_a_bf16_run_has_no_gap_and_goes_on_with_its_masters(tmp_path: Path):
     assert metrics(parts) == metrics(whole)
     assert [line["gap/total/max"] for line in metrics(whole)[1:]] == [0.0] * 4
     last = Path("checkpoints", "step_000004")
-    for name in ("model.safetensors", "trainer.safetensors"):
-        assert (parts / last / name).read_bytes() == (whole / last / name).read_bytes()
-    weights, trainer = (load_file(whole / last / f"{n}.safetensors") for n in ("model", "trainer"))
+    files = [last / "weights" / "model.safetensors", last / "trainer" / "trainer.safetensors"]
+    for name in files:
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+    weights, trainer = (load_file(whole / name) for name in files)
     name = "layers.0.qkv.weight"
     master = trainer[f"optimizer.master.{name}"]
     assert torch.equal(master.bfloat16().float(), weights[name])
@@ -164,7 +165,7 @@ def test_later_updates_take_the_engines_log_probs_and_end_with_the_same_weights(
     assert all(line["train/old/num_taken"] == 0 for line in scored)
     assert all(line["train/old/num_different"] == 0 for line in taken + scored)
     assert [line["train/loss"] for line in taken] == [line["train/loss"] for line in scored]
-    last = "checkpoints/step_000002/model.safetensors"
+    last = "checkpoints/step_000002/weights/model.safetensors"
     assert (tmp_path / "taken" / last).read_bytes() == (tmp_path / "scored" / last).read_bytes()
 
 
@@ -215,7 +216,7 @@ def test_another_recipe_in_the_same_folder_is_refused_with_the_keys_that_differ(
 def test_a_damaged_checkpoint_is_an_error_that_names_it(uninterrupted: Path, tmp_path: Path):
     folder = tmp_path / "damaged"
     shutil.copytree(uninterrupted, folder)
-    weights = folder / "checkpoints" / "step_000006" / "model.safetensors"
+    weights = folder / "checkpoints" / "step_000006" / "weights" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)

@@ -1,10 +1,10 @@
 """One recorded run for all tests that look at one; they copy what they change."""
 
-import json
 from pathlib import Path
 
 import pytest
 from helpers.recorded_run import make_run
+from safetensors import safe_open
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +16,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def fingerprints(recorded: Path) -> dict[int, str]:
     """Of versions 1 to 4, from the checkpoints."""
-    states = sorted((recorded / "checkpoints").glob("step_*/state.json"))
-    found = [json.loads(path.read_text()) for path in states]
-    return {state["weight_version"]: state["fingerprint"] for state in found}
+    found = {}
+    for folder in sorted((recorded / "checkpoints").glob("step_*")):
+        with safe_open(folder / "weights" / "model.safetensors", framework="np") as file:
+            found[int(folder.name.removeprefix("step_"))] = file.metadata()["fingerprint"]
+    return found

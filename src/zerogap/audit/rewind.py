@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zerogap.audit.recorded import RecordedRun
 from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
-from zerogap.run.checkpoint import load_checkpoint
+from zerogap.run.checkpoint import WeightsPart, load_checkpoint
 from zerogap.run.machine import (
     code_differences,
     describe_environment,
@@ -91,8 +91,7 @@ def _load(run: RecordedRun, version: int) -> tuple[Policy, NativeTrainer]:
         policy.probe()  # decides how rows are multiplied, as it did in the run
     trainer = build_trainer(run.config, policy)
     if version in run.checkpoints:
-        state, _ = load_checkpoint(run.checkpoints[version], policy.model)
-        trainer.load_state_dict(state)
+        load_checkpoint(run.checkpoints[version], [WeightsPart(policy.model), trainer])
     return policy, trainer
 
 

@@ -1,85 +1,188 @@
 """A run's checkpoints: complete or absent, whatever is killed and when.
 
-``checkpoints/step_000123/`` holds ``model.safetensors`` (weights by our names), ``trainer.safetensors``
-(optimizer, schedule, random state) and ``state.json`` (step, weight version, place in the data). A run that samples with
-older weights also keeps those, as ``weights_000121.safetensors`` by version. It is written beside its place, made
-durable, and renamed.
+A checkpoint is a set of named parts. Each has an owner, who writes it into a folder of its own and reads it again: a trainer
+of several processes, a buffer or a second policy adds a part, and nothing here changes. ``checkpoints/step_000123/`` holds
+a folder a part, and ``state.json`` with the step and the names of the parts. It is written beside its place, made durable,
+and renamed.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 
-from zerogap.errors import CheckpointError
-from zerogap.models import CausalLM
-from zerogap.run_folder import CHECKPOINT_STATE, list_checkpoints
-from zerogap.weights import NamedWeights, WeightHistory, named_weights, weight_fingerprint
+from zerogap.errors import CheckpointError, ZerogapError
+from zerogap.run_folder import CHECKPOINT_STATE, checkpoint_name, list_checkpoints
+from zerogap.weights import (
+    NamedWeights,
+    WeightHistory,
+    copy_weights,
+    named_weights,
+    trained_weights,
+    weight_fingerprint,
+)
 
-_FORMAT = 3
-_MODEL, _TRAINER = "model.safetensors", "trainer.safetensors"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunState:
-    """Where a run stands after a step, besides weights and optimizer."""
-
-    step: int
-    """Steps done."""
-    weight_version: int
-    fingerprint: str
-    """Of the weights; compared after loading."""
-    prompts: Mapping[str, Any]
-    """Place in the training data."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """``WeightVersions.state_dict``: what each version stands for that tokens may carry."""
-    oversight: Mapping[str, Any] = field(default_factory=dict)
-    """Of watch and budget."""
-    adaptations: Mapping[str, Any] = field(default_factory=dict)
-    """What remedies have changed."""
+_FORMAT = 4
+_NUM_LISTED = 5
+_WEIGHTS, _JSON = "model.safetensors", "state.json"
+_FINGERPRINT, _FROZEN = "fingerprint", "frozen"
 
 
-def save_checkpoint(
-    folder: Path,
-    model: CausalLM,
-    trainer_state: Mapping[str, torch.Tensor],
-    state: RunState,
-    *,
-    keep: int,
-    history: WeightHistory | None = None,
-) -> Path:
+class CheckpointPart(Protocol):
+    """One owner's share of a checkpoint."""
+
+    @property
+    def name(self) -> str:
+        """Of its folder; one part a name."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write everything that the next step depends on into a folder that is empty."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Be as when ``save`` wrote the folder.
+
+        Raises:
+            CheckpointError: it is of another owner. Errors of reading files may be raised as they are.
+        """
+        ...
+
+
+class HasState(Protocol):
+    """Who can say what it is in JSON."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """For a checkpoint."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Go on from a ``state_dict``."""
+        ...
+
+
+@dataclass(frozen=True)
+class JsonPart:
+    """A small state."""
+
+    name: str
+    owner: HasState
+
+    def save(self, folder: Path) -> None:
+        """One file."""
+        text = json.dumps(self.owner.state_dict(), indent=2) + "\n"
+        (folder / _JSON).write_text(text, encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        """From that file."""
+        self.owner.load_state_dict(json.loads((folder / _JSON).read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True)
+class WeightsPart:
+    """A model's weights that train, by our names, and the fingerprint of all of them.
+
+    Frozen ones are where they were loaded from.
+    """
+
+    model: nn.Module
+    name: str = "weights"
+
+    def save(self, folder: Path) -> None:
+        """One file."""
+        described = {
+            _FINGERPRINT: weight_fingerprint(self.model),
+            _FROZEN: json.dumps(sorted(self._frozen())),
+        }
+        save_file(trained_weights(self.model), folder / _WEIGHTS, metadata=described)
+
+    def load(self, folder: Path) -> None:
+        """Into the model, in place.
+
+        Raises:
+            CheckpointError: they are another model's, other ones were frozen, or the file was changed since.
+        """
+        path = folder / _WEIGHTS
+        with safe_open(path, framework="pt") as file:
+            described = file.metadata()
+        weights = load_file(path)
+        self._check(path, weights, frozen=set(json.loads(described[_FROZEN])))
+        copy_weights(weights.items(), trained_weights(self.model))
+        found, saved = weight_fingerprint(self.model), described[_FINGERPRINT]
+        if found != saved:
+            msg = f"{path} gives weights with fingerprint {found}, and {saved} were saved: the file was damaged, or the frozen weights are of another model; delete the checkpoint's folder to go on from the one before"
+            raise CheckpointError(msg)
+
+    def _frozen(self) -> set[str]:
+        return named_weights(self.model).keys() - trained_weights(self.model).keys()
+
+    def _check(self, path: Path, weights: NamedWeights, *, frozen: set[str]) -> None:
+        ours = named_weights(self.model)
+        wrong = ours.keys() ^ (weights.keys() | frozen)
+        wrong |= {n for n in ours.keys() & weights.keys() if ours[n].shape != weights[n].shape}
+        if wrong:
+            msg = f"{path} is of another model: {_listed(wrong)} differ in name or shape; use another run.dir"
+            raise CheckpointError(msg)
+        if (here := self._frozen()) != frozen:
+            msg = f"{path} is of a run that froze other parameters: {_listed(here - frozen)} are frozen here only, {_listed(frozen - here)} there only; freeze the same ones, or use another run.dir"
+            raise CheckpointError(msg)
+
+
+@dataclass(frozen=True)
+class OlderWeights:
+    """Versions before the present one that will be served after a resume; none without a history."""
+
+    history: WeightHistory | None
+    version: int
+    """The present one."""
+    name: str = "older_weights"
+
+    def save(self, folder: Path) -> None:
+        """A file a version."""
+        if self.history is None:
+            return
+        for older in self.history.versions:
+            if older < self.version:
+                save_file(dict(self.history.weights(older)), folder / f"{older:06d}.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Into a history that is empty."""
+        if self.history is None:
+            return
+        for path in sorted(folder.iterdir()):
+            self.history.restore(int(path.stem), load_file(path))
+
+
+def save_checkpoint(folder: Path, step: int, parts: Sequence[CheckpointPart], *, keep: int) -> Path:
     """Write ``folder/step_<step>`` and remove all but the ``keep`` newest; returns the new one.
 
     Args:
         folder: of all checkpoints.
-        model: its weights are those of ``state.weight_version``.
-        trainer_state: ``Trainer.state_dict``.
-        state: where the run stands.
+        step: steps done.
+        parts: all of them as they are after that step.
         keep: how many checkpoints stay.
-        history: its versions before this one are kept too; they will be served after a resume.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _remove_partial(folder)
-    building = folder / f".step_{state.step:06d}.partial"
+    building = folder / f".{checkpoint_name(step)}.partial"
     building.mkdir()
-    save_file(named_weights(model), building / _MODEL)
-    save_file({name: t.contiguous() for name, t in trainer_state.items()}, building / _TRAINER)
-    if history is not None:
-        _save_older(history, state.weight_version, building)
-    described = {"format": _FORMAT, **state.__dict__}
+    for part in parts:
+        (building / part.name).mkdir()
+        part.save(building / part.name)
+    described = {"format": _FORMAT, "step": step, "parts": [part.name for part in parts]}
     (building / CHECKPOINT_STATE).write_text(
         json.dumps(described, indent=2) + "\n", encoding="utf-8"
     )
-    for path in (*building.iterdir(), building):
+    for path in (*building.rglob("*"), building):
         _sync(path)
-    final = folder / f"step_{state.step:06d}"
+    final = folder / checkpoint_name(step)
     if final.exists():
         shutil.rmtree(final)
     building.rename(final)
@@ -89,71 +192,37 @@ def save_checkpoint(
     return final
 
 
-def load_checkpoint(
-    path: Path, model: CausalLM, history: WeightHistory | None = None
-) -> tuple[dict[str, torch.Tensor], RunState]:
-    """Fill ``model`` with the checkpoint's weights; returns (trainer state, run state).
+def load_checkpoint(path: Path, parts: Sequence[CheckpointPart]) -> int:
+    """Give parts back to their owners, in this order; returns the step after which they were saved.
 
     Args:
         path: of one checkpoint.
-        model: the policy's.
-        history: empty; remembers the older versions that were kept.
+        parts: those that are wanted; the checkpoint may hold more.
 
     Raises:
-        CheckpointError: a file is missing, belongs to another model, or was changed since.
+        CheckpointError: a file is missing or damaged, or a part belongs to another owner.
     """
     try:
         described = json.loads((path / CHECKPOINT_STATE).read_text(encoding="utf-8"))
-        weights, trainer_state = load_file(path / _MODEL), load_file(path / _TRAINER)
-    except (OSError, ValueError, SafetensorError) as error:
+        if described["format"] != _FORMAT:
+            msg = f"checkpoint {path} is not of format {_FORMAT}: another version of zerogap wrote it; resume with that one"
+            raise CheckpointError(msg)
+        for part in parts:
+            if part.name not in described["parts"]:
+                msg = f"checkpoint {path} has no part {part.name!r} ({', '.join(described['parts'])}): another kind of run wrote it; use another run.dir"
+                raise CheckpointError(msg)
+            part.load(path / part.name)
+    except ZerogapError:
+        raise  # an owner's own refusal says more
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
         msg = f"checkpoint {path} cannot be read ({error}); delete it to go on from the one before"
         raise CheckpointError(msg) from error
-    if described.pop("format", None) != _FORMAT:
-        msg = f"checkpoint {path} is not of format {_FORMAT}: another version of zerogap wrote it; resume with that one"
-        raise CheckpointError(msg)
-    state = RunState(**described)
-    if history is not None:
-        for version, older in _older_weights(path):
-            _fill(model, older, path)
-            history.remember(version, model)
-    _fill(model, weights, path)
-    if (found := weight_fingerprint(model)) != state.fingerprint:
-        msg = f"checkpoint {path} holds weights with fingerprint {found}, and {state.fingerprint} were saved: the file was damaged; delete the folder to go on from the one before"
-        raise CheckpointError(msg)
-    return trainer_state, state
+    return int(described["step"])
 
 
-def _save_older(history: WeightHistory, version: int, folder: Path) -> None:
-    for older in history.versions:
-        if older < version:
-            save_file(dict(history.weights(older)), folder / f"weights_{older:06d}.safetensors")
-
-
-def _older_weights(path: Path) -> Iterator[tuple[int, NamedWeights]]:
-    """(version, tensors), oldest first."""
-    for file in sorted(path.glob("weights_*.safetensors")):
-        try:
-            yield int(file.stem.removeprefix("weights_")), load_file(file)
-        except (OSError, ValueError, SafetensorError) as error:
-            msg = f"{file} cannot be read ({error}); delete the checkpoint's folder to go on from the one before"
-            raise CheckpointError(msg) from error
-
-
-def _fill(model: CausalLM, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    parameters = dict(model.named_parameters())
-    wrong = sorted(
-        name
-        for name in parameters.keys() | weights.keys()
-        if name not in weights
-        or name not in parameters
-        or weights[name].shape != parameters[name].shape
-    )
-    if wrong:
-        msg = f"checkpoint {path} is of another model: {wrong[:5]} ({len(wrong)} tensors) differ in name or shape; use another run.dir"
-        raise CheckpointError(msg)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+def _listed(names: Collection[str]) -> str:
+    more = f" ({len(names)} in all)" if len(names) > _NUM_LISTED else ""
+    return (", ".join(sorted(names)[:_NUM_LISTED]) or "none") + more
 
 
 def _remove_partial(folder: Path) -> None:

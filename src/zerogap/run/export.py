@@ -5,7 +5,7 @@ from pathlib import Path
 from zerogap.config import RunConfig
 from zerogap.errors import CheckpointError
 from zerogap.models import export_hf
-from zerogap.run.checkpoint import load_checkpoint
+from zerogap.run.checkpoint import WeightsPart, load_checkpoint
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run_folder import RunFolder
 
@@ -34,5 +34,5 @@ def export_run(run_dir: Path, out: Path) -> None:
         raise CheckpointError(msg)
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
     policy = load_policy(config.model, seed=config.run.seed)
-    load_checkpoint(latest, policy.model)
+    load_checkpoint(latest, [WeightsPart(policy.model)])
     export_policy(policy, out, replace=False)

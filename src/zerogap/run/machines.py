@@ -4,7 +4,8 @@
 ledger's forward pass. It is what a mismatch budget acts on (``budget.Remedies``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from zerogap.config import EngineConfig, RunConfig
 from zerogap.config.monitoring import Remedy
@@ -80,6 +81,14 @@ class Machines:
     def exact_numerics(self) -> None:
         """Exact kernels and one precision on both sides from the next step on."""
         self.adapt(self.adaptations.with_exact_numerics())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What remedies have changed, for a checkpoint; JSON."""
+        return self.adaptations.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as a ``state_dict`` says."""
+        self.adapt(Adaptations.from_state(state))
 
     def adapt(self, adaptations: Adaptations) -> None:
         """Go on with these settings; the weights as they are now are published to an engine that changes."""

@@ -22,8 +22,14 @@ from zerogap.rollout import (
     add_rollout_metrics,
     save_rollouts,
 )
-from zerogap.run.adaptations import Adaptations
-from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
+from zerogap.run.checkpoint import (
+    CheckpointPart,
+    JsonPart,
+    OlderWeights,
+    WeightsPart,
+    load_checkpoint,
+    save_checkpoint,
+)
 from zerogap.run.exercise import Exercise
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
@@ -88,13 +94,13 @@ class TrainingRun:
         self.machines = Machines(self.config, policy, say=self._say)
         self.exercise = self._open.enter_context(Exercise(self.config, policy))
         self._describe()
-        state = self._load()
-        self._open_files(-1 if state is None else state.step)
-        if state is None:
+        resumed_step = self._load()
+        self._open_files(-1 if resumed_step is None else resumed_step)
+        if resumed_step is None:
             self._publish(0)
             self._evaluate_start()
         else:
-            self._resume(state)
+            self._resume(resumed_step)
 
     @property
     def step_number(self) -> int:
@@ -219,7 +225,6 @@ class TrainingRun:
         with self.files.spans.span("publish"):
             self.machines.version = step
             published = self.machines.serving.publish(step)
-            self.fingerprint = published.fingerprint
             self.files.versions.record(
                 step=step,
                 weight_version=step,
@@ -294,46 +299,42 @@ class TrainingRun:
     def _checkpoint(self) -> None:
         if self._checkpointed_step == self.step_number:
             return
-        machines = self.machines
-        state = RunState(
-            step=self.step_number,
-            weight_version=machines.version,
-            fingerprint=self.fingerprint,
-            prompts=self.exercise.stream.state_dict(),
-            versions=machines.versions.state_dict(),
-            oversight=self._oversight.state_dict(),
-            adaptations=machines.adaptations.state_dict(),
-        )
         with self.files.spans.span("checkpoint"):
             save_checkpoint(
                 self.folder.checkpoints,
-                machines.policy.model,
-                machines.trainer.state_dict(),
-                state,
+                self.step_number,
+                [*self._parts(), *self._later_parts()],
                 keep=self.config.run.keep_checkpoints,
-                history=machines.serving.history,
             )
         self._checkpointed_step = self.step_number
 
-    def _load(self) -> RunState | None:
-        """Weights, trainer and prompts of the newest checkpoint; None if the run begins."""
+    def _parts(self) -> list[CheckpointPart]:
+        """What a resumed run has before its files are open."""
+        machines = self.machines
+        return [
+            WeightsPart(machines.policy.model),
+            machines.trainer,
+            OlderWeights(machines.serving.history, machines.version),
+            JsonPart("prompts", self.exercise.stream),
+            JsonPart("versions", machines.versions),
+        ]
+
+    def _later_parts(self) -> list[CheckpointPart]:
+        """What goes on writing to them, or changes the machines."""
+        return [JsonPart("oversight", self._oversight), JsonPart("adaptations", self.machines)]
+
+    def _load(self) -> int | None:
+        """The step of the newest checkpoint, after which everything is as it was; None if the run begins."""
         latest, machines = self.folder.latest_checkpoint(), self.machines
         if latest is None:
             return None
-        trainer_state, state = load_checkpoint(
-            latest, machines.policy.model, history=machines.serving.history
-        )
-        machines.trainer.load_state_dict(trainer_state)
-        self.exercise.stream.load_state_dict(state.prompts)
-        machines.versions.load_state_dict(state.versions)
-        machines.version = self._checkpointed_step = state.step
-        return state
+        machines.version = self._checkpointed_step = load_checkpoint(latest, self._parts())
+        return machines.version
 
-    def _resume(self, state: RunState) -> None:
-        self._oversight.load_state_dict(state.oversight)
-        self.machines.adapt(Adaptations.from_state(state.adaptations))
-        self.fingerprint = self.machines.serving.publish(state.step).fingerprint
-        self._say(f"resumed {self.folder.path} after step {state.step}")
+    def _resume(self, step: int) -> None:
+        load_checkpoint(self.folder.checkpoint(step), self._later_parts())
+        self.machines.serving.publish(step)
+        self._say(f"resumed {self.folder.path} after step {step}")
 
     def announce_interrupt(self) -> None:
         """Tell the user what the first Ctrl-C does."""

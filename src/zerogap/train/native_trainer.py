@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -200,12 +199,7 @@ class NativeTrainer:
 
     def load(self, folder: Path) -> None:
         """See ``Trainer``."""
-        try:
-            state = load_file(folder / _FILE)
-        except (OSError, ValueError, SafetensorError) as error:
-            msg = f"{folder / _FILE} cannot be read ({error}); delete the checkpoint's folder to go on from the one before"
-            raise CheckpointError(msg) from error
-        self.load_state_dict(state)
+        self.load_state_dict(load_file(folder / _FILE))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything but the weights that the next step depends on, as plain tensors.

@@ -102,6 +102,6 @@ class Trainer(Protocol):
         """Go on from what ``save`` wrote; the model's weights are loaded before.
 
         Raises:
-            CheckpointError: it is of another model or loss, or is damaged.
+            CheckpointError: it is of another model or loss. Errors of reading files are raised as they are.
         """
         ...

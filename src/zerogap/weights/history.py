@@ -46,6 +46,17 @@ class WeightHistory:
         copy_weights(weights.items(), copy)
         self._copies[version] = copy
 
+    def restore(self, version: int, weights: NamedWeights) -> None:
+        """Hold the tensors of a version that was saved; they are this history's from here on.
+
+        Raises:
+            WeightSyncError: the version is older than what is held, or of another model.
+        """
+        self._check(version, weights)
+        if len(self._copies) == self.capacity:
+            del self._copies[min(self._copies)]
+        self._copies[version] = dict(weights)
+
     def weights(self, version: int) -> NamedWeights:
         """A version's tensors; to be read, and valid until the version is evicted.
 

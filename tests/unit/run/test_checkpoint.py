@@ -1,10 +1,21 @@
+import json
+
 import pytest
 import torch
+from helpers.engine_samples import trainer_of
 from helpers.tiny_engine import tiny_engine
-from helpers.tiny_models import tiny_model
+from helpers.tiny_models import randomize, tiny_model
+from helpers.tolerance import EXACT
+from helpers.train_batches import make_groups, rewarded, train_on
 
 from zerogap.errors import CheckpointError, WeightSyncError
-from zerogap.run.checkpoint import RunState, load_checkpoint, save_checkpoint
+from zerogap.run.checkpoint import (
+    JsonPart,
+    OlderWeights,
+    WeightsPart,
+    load_checkpoint,
+    save_checkpoint,
+)
 from zerogap.run_folder import list_checkpoints
 from zerogap.weights import (
     CopiedWeights,
@@ -13,26 +24,78 @@ from zerogap.weights import (
     WeightHistory,
     WeightVersions,
     digest_weights,
+    named_weights,
     weight_fingerprint,
 )
 
 
+class Place:
+    """An owner of a small state."""
+
+    def __init__(self, position=0):
+        self.position = position
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
 def save(folder, model, step, keep=2):
-    state = RunState(
-        step=step,
-        weight_version=step,
-        fingerprint=weight_fingerprint(model),
-        prompts={"position": 3},
-    )
-    return save_checkpoint(folder, model, {"num_steps": torch.tensor(step)}, state, keep=keep)
+    parts = [WeightsPart(model), trainer_of(model), JsonPart("prompts", Place(step))]
+    return save_checkpoint(folder, step, parts, keep=keep)
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_each_part_comes_back_to_its_owner(tmp_path):
     model, other = tiny_model(seed=1), tiny_model(seed=2)
-    path = save(tmp_path, model, 4)
-    trainer_state, state = load_checkpoint(path, other)
+    trainer, again = trainer_of(model), trainer_of(other)
+    train_on(trainer, rewarded(make_groups(2, 2)))
+    parts = [WeightsPart(model), trainer, JsonPart("prompts", Place(7))]
+    path = save_checkpoint(tmp_path, 1, parts, keep=1)
+    place = Place()
+    assert load_checkpoint(path, [WeightsPart(other), again, JsonPart("prompts", place)]) == 1
     assert weight_fingerprint(other) == weight_fingerprint(model)
-    assert (state.step, state.prompts, int(trainer_state["num_steps"])) == (4, {"position": 3}, 4)
+    assert place.position == 7
+    EXACT.check(again.state_dict(), trainer.state_dict())
+
+
+class Shard:
+    """A part that nobody foresaw: one process's share of a state."""
+
+    def __init__(self, rank, values=()):
+        self.name, self.values = f"shard_{rank}", values
+
+    def save(self, folder):
+        (folder / "deeper").mkdir()
+        (folder / "deeper" / "values.json").write_text(json.dumps(self.values))
+
+    def load(self, folder):
+        self.values = json.loads((folder / "deeper" / "values.json").read_text())
+
+
+def test_a_part_that_nobody_foresaw_is_saved_beside_the_others(tmp_path):
+    model = tiny_model()
+    path = save_checkpoint(tmp_path, 3, [WeightsPart(model), Shard(0, [1]), Shard(1, [2])], keep=1)
+    first, second = Shard(0), Shard(1)
+    load_checkpoint(path, [second])
+    load_checkpoint(path, [first])
+    assert (first.values, second.values) == ([1], [2])
+    with pytest.raises(CheckpointError, match=r"no part 'shard_2' \(weights, shard_0, shard_1\)"):
+        load_checkpoint(path, [Shard(2)])
+
+
+class Fails(Shard):
+    def save(self, folder):
+        super().save(folder)
+        raise OSError("the disk is full")
+
+
+def test_a_part_that_cannot_be_saved_leaves_no_checkpoint(tmp_path):
+    save(tmp_path, tiny_model(), 1)
+    with pytest.raises(OSError, match="full"):
+        save_checkpoint(tmp_path, 2, [WeightsPart(tiny_model()), Fails(0)], keep=1)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step_000001"]
 
 
 def test_only_the_newest_are_kept(tmp_path):
@@ -55,30 +118,79 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     save(tmp_path, tiny_model(seed=1), 1)
     path = save(tmp_path, tiny_model(seed=2), 1)
     model = tiny_model(seed=3)
-    load_checkpoint(path, model)
+    load_checkpoint(path, [WeightsPart(model)])
     assert weight_fingerprint(model) == weight_fingerprint(tiny_model(seed=2))
 
 
 def test_a_missing_file_is_an_error_that_names_the_folder(tmp_path):
     path = save(tmp_path, tiny_model(), 1)
-    (path / "trainer.safetensors").unlink()
+    (path / "trainer" / "trainer.safetensors").unlink()
     with pytest.raises(CheckpointError, match="step_000001 cannot be read"):
-        load_checkpoint(path, tiny_model())
+        load_checkpoint(path, [trainer_of(tiny_model())])
 
 
 def test_a_flipped_bit_in_the_weights_is_noticed(tmp_path):
-    path = save(tmp_path, tiny_model(), 1)
-    content = bytearray((path / "model.safetensors").read_bytes())
+    path = save(tmp_path, tiny_model(), 1) / "weights" / "model.safetensors"
+    content = bytearray(path.read_bytes())
     content[-3] ^= 4
-    (path / "model.safetensors").write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(CheckpointError, match="fingerprint"):
-        load_checkpoint(path, tiny_model())
+        load_checkpoint(path.parent.parent, [WeightsPart(tiny_model())])
 
 
 def test_another_architecture_is_refused_by_tensor_name(tmp_path):
     path = save(tmp_path, tiny_model("llama"), 1)
-    with pytest.raises(CheckpointError, match=r"q_norm"):
-        load_checkpoint(path, tiny_model("qwen3"))
+    with pytest.raises(CheckpointError, match=r"of another model: .*q_norm"):
+        load_checkpoint(path, [WeightsPart(tiny_model("qwen3"))])
+    path = save(tmp_path, tiny_model(intermediate_size=64), 2)
+    with pytest.raises(CheckpointError, match=r"of another model: .*gate_up"):
+        load_checkpoint(path, [WeightsPart(tiny_model())])
+
+
+def test_another_format_is_refused(tmp_path):
+    path = save(tmp_path, tiny_model(), 1)
+    (path / "state.json").write_text('{"format": 3}')
+    with pytest.raises(CheckpointError, match="not of format 4"):
+        load_checkpoint(path, [WeightsPart(tiny_model())])
+
+
+# ------------------------------------------------------------ frozen parameters
+
+
+def without(model, *names):
+    for name in names:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def test_frozen_weights_are_not_saved_and_must_be_the_ones_it_was_trained_on(tmp_path):
+    name = "embed_tokens.weight"
+    model = without(tiny_model(seed=1), name)
+    with torch.no_grad():
+        model.norm.weight.mul_(1.5)
+    path = save(tmp_path, model, 1)
+    again = without(tiny_model(seed=1), name)
+    load_checkpoint(path, [WeightsPart(again)])
+    EXACT.check(named_weights(again), named_weights(model))
+    with pytest.raises(CheckpointError, match="frozen weights are of another model"):
+        load_checkpoint(path, [WeightsPart(without(tiny_model(seed=2), name))])
+
+
+def test_a_checkpoint_of_another_frozen_set_is_refused_with_names(tmp_path):
+    path = save(tmp_path, without(tiny_model(), "norm.weight"), 1)
+    other = without(tiny_model(), "embed_tokens.weight")
+    before = weight_fingerprint(other)
+    with pytest.raises(
+        CheckpointError,
+        match=r"embed_tokens.weight are frozen here only, norm.weight there only",
+    ):
+        load_checkpoint(path, [WeightsPart(other)])
+    with pytest.raises(CheckpointError, match=r"none are frozen here only, norm.weight there only"):
+        load_checkpoint(path, [WeightsPart(tiny_model())])
+    assert weight_fingerprint(other) == before
+
+
+# ------------------------------------------------------------ older versions
 
 
 def test_older_versions_that_will_be_served_come_back_with_what_they_stand_for(tmp_path):
@@ -87,17 +199,12 @@ def test_older_versions_that_will_be_served_come_back_with_what_they_stand_for(t
         model = tiny_model(seed=version)
         history.remember(version, model)
         versions.record(version, weight_fingerprint(model))
-    state = RunState(
-        step=4,
-        weight_version=4,
-        fingerprint=weight_fingerprint(model),
-        prompts={},
-        versions=versions.state_dict(),
-    )
-    path = save_checkpoint(tmp_path, model, {}, state, keep=1, history=history)
+    parts = [WeightsPart(model), OlderWeights(history, 4), JsonPart("versions", versions)]
+    path = save_checkpoint(tmp_path, 4, parts, keep=1)
     again, resumed, known = tiny_model(seed=9), WeightHistory(3), WeightVersions()
-    _, state = load_checkpoint(path, again, history=resumed)
-    known.load_state_dict(state.versions)
+    load_checkpoint(
+        path, [WeightsPart(again), OlderWeights(resumed, 0), JsonPart("versions", known)]
+    )
     assert resumed.versions == (2, 3)
     assert weight_fingerprint(again) == known.digest_of(4)
     for version in resumed.versions:
@@ -106,18 +213,30 @@ def test_older_versions_that_will_be_served_come_back_with_what_they_stand_for(t
     Publisher(CopiedWeights(again, resumed, lag=2), engine, known).publish(4)
     assert engine.weight_version == 2
     assert engine.digest().hex == known.digest_of(2)
+    randomize(again, 5)
+    assert digest_weights(resumed.weights(3)).hex == known.digest_of(3)
 
 
-@pytest.mark.parametrize("name", ["model", "trainer", "weights_000002"])
+def test_a_run_that_stopped_to_lag_keeps_none(tmp_path):
+    model = tiny_model()
+    path = save_checkpoint(tmp_path, 1, [WeightsPart(model), OlderWeights(None, 1)], keep=1)
+    history = WeightHistory(2)
+    load_checkpoint(path, [OlderWeights(history, 0)])
+    assert history.versions == ()
+
+
+@pytest.mark.parametrize("name", ["weights/model", "trainer/trainer", "older_weights/000002"])
 def test_a_file_that_was_cut_off_is_an_error_that_says_what_to_do(tmp_path, name):
     model, history = tiny_model(), WeightHistory(2)
     history.remember(2, model)
-    state = RunState(step=3, weight_version=3, fingerprint=weight_fingerprint(model), prompts={})
-    path = save_checkpoint(tmp_path, model, {}, state, keep=1, history=history)
+    parts = [WeightsPart(model), trainer_of(model), OlderWeights(history, 3)]
+    path = save_checkpoint(tmp_path, 3, parts, keep=1)
     content = (path / f"{name}.safetensors").read_bytes()
     (path / f"{name}.safetensors").write_bytes(content[: len(content) // 2])
+    other = tiny_model()
+    wanted = [WeightsPart(other), trainer_of(other), OlderWeights(WeightHistory(2), 0)]
     with pytest.raises(CheckpointError, match=r"cannot be read .* to go on from the one before"):
-        load_checkpoint(path, tiny_model(), history=WeightHistory(2))
+        load_checkpoint(path, wanted)
 
 
 def test_another_version_under_a_number_that_the_run_knows_is_not_served_after_a_resume():
