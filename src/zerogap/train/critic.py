@@ -23,10 +23,9 @@ from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
 from zerogap.train.forward import hidden_rows
 from zerogap.train.host_loss import hand_back, loss_and_gradients
-from zerogap.train.optimizer import Optimizer
+from zerogap.train.optimizer import Optimizer, learning_rate_at
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
-from zerogap.train.schedule import learning_rate_at
 from zerogap.weights import trained_weights
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."

@@ -4,7 +4,7 @@
 The model may be shared with an engine and is written in place, by the trainer only and only inside ``step``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,26 +22,23 @@ from zerogap.kernels import Compute, Products
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepColumns, StepMeter
 from zerogap.train.critic import Critic
-from zerogap.train.forward import scores
 from zerogap.train.metrics import (
     OldLogProbAudit,
-    Phase,
     StepGradient,
     TrainMetrics,
     TrainProgress,
 )
 from zerogap.train.old_log_probs import compare
-from zerogap.train.optimizer import Optimizer
-from zerogap.train.packing import MicroBatch, UpdateBatches, pack_members
+from zerogap.train.optimizer import Optimizer, learning_rate_at
+from zerogap.train.packing import UpdateBatches
+from zerogap.train.passes import Passes
 from zerogap.train.plan import StepPlan
 from zerogap.train.planning import plan_step
 from zerogap.train.policy_gradient import PolicyGradient
 from zerogap.train.requirements import check_corrections, check_models
-from zerogap.train.schedule import learning_rate_at
 from zerogap.train.scoring import score_samples
 from zerogap.train.summary import summarise, summarise_critic
 from zerogap.train.teacher import Teacher
-from zerogap.train.tokens import TokenIndex
 from zerogap.types import Sample
 
 _FILE = "trainer.safetensors"
@@ -80,9 +77,7 @@ class NativeTrainer:
         """
         check_models(loss, reference, teacher)
         self.model, self._config, self._loss = model, config, loss
-        self._reference, self._teacher = reference, teacher
         self._total_steps = total_steps
-        self.use_products(products)
         self._num_steps = 0
         self.is_torn = False
         """See ``Trainer``."""
@@ -97,12 +92,20 @@ class NativeTrainer:
             max_grad_norm=config.max_grad_norm,
             keeps_masters=model.is_bf16,
         )
+        self._passes = Passes(
+            model=model,
+            reference=reference,
+            teacher=teacher,
+            critic=self.critic,
+            config=config,
+            compute=Compute(products=products),
+        )
         self._meter = StepMeter()
         self.use_corrections(corrections)
 
     def use_products(self, products: Products) -> None:
         """Multiply matrices with these, from the next pass on."""
-        self._compute = Compute(products=products)
+        self._passes = replace(self._passes, compute=Compute(products=products))
 
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
         """See ``Trainer``."""
@@ -120,7 +123,7 @@ class NativeTrainer:
         self._meter = StepMeter(on_progress)
         return plan_step(
             samples,
-            partial(self._score, samples),
+            partial(self._passes.score, samples, self._meter),
             config=self._config,
             loss=self._loss,
             corrections=self._corrections,
@@ -148,7 +151,7 @@ class NativeTrainer:
                 self.is_torn = True
             if self.critic is not None:
                 critic_updates.append(
-                    self.critic.update(plan, batches.all, meter, compute=self._compute)
+                    self.critic.update(plan, batches.all, meter, compute=self._passes.compute)
                 )
                 self.is_torn = True
         self._num_steps += 1
@@ -187,7 +190,7 @@ class NativeTrainer:
         return score_samples(
             self.model,
             samples,
-            compute=self._compute,
+            compute=self._passes.compute,
             micro_batch_tokens=self._config.micro_batch_tokens,
             share_prompts=self._config.share_prompts,
         )
@@ -257,13 +260,7 @@ class NativeTrainer:
             raise DataError(msg)
         meter = self._meter
         meter.on_progress = on_progress
-        updates = [
-            UpdateBatches(
-                learning=self._pack(plan.samples, plan.is_member_B(number) & plan.learns_B),
-                watching=self._pack(plan.samples, plan.is_member_B(number) & ~plan.learns_B),
-            )
-            for number in range(plan.num_updates)
-        ]
+        updates = self._passes.pack_updates(plan, meter)
         batches = [batch for update in updates for batch in update.all]
         meter.expect("update", batches)
         if isinstance(self._loss, DPOLossConfig):
@@ -275,10 +272,10 @@ class NativeTrainer:
     def _gradient_of(self, plan: StepPlan, columns: StepColumns) -> PolicyGradient:
         return PolicyGradient(
             self.model,
-            self._teacher,
+            self._passes.teacher,
             self._config,
             self._loss,
-            compute=self._compute,
+            compute=self._passes.compute,
             plan=plan,
             columns=columns,
             meter=self._meter,
@@ -292,44 +289,5 @@ class NativeTrainer:
         found = compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
         if old.is_final or not (found.num_different and old.is_taken_B.any()):
             return replace(found, num_taken=old.audit.num_taken)
-        columns.replace_old(self._score(plan.samples, "old", old.is_taken_B))
+        columns.replace_old(self._passes.score(plan.samples, self._meter, "old", old.is_taken_B))
         return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
-
-    def _score(
-        self, samples: Sequence[Sample], phase: Phase, is_wanted_B: np.ndarray
-    ) -> np.ndarray:
-        """A ``Score`` of these samples."""
-        meter, index = self._meter, TokenIndex(samples)
-        batches = self._pack(samples, is_wanted_B)
-        meter.expect(phase, batches)
-        if phase != "old":
-            # About as many rows as the updates will have; exactly so once they are packed.
-            meter.expect("update", batches)
-        column_S = index.new_column()
-        with meter.spans.span(phase):
-            for batch, found_R in self._passes(phase, batches, samples):
-                column_S[index.slots(batch)] = found_R
-                meter.advance(phase, batch)
-        return column_S
-
-    def _passes(
-        self, phase: Phase, batches: Sequence[MicroBatch], samples: Sequence[Sample]
-    ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-        if phase == "teacher":
-            assert self._teacher is not None, "a loss that asks a teacher was given one"
-            return self._teacher.scores(batches, samples, compute=self._compute)
-        if phase == "values":
-            assert self.critic is not None, "a loss that asks a critic has one"
-            return self.critic.values(batches, compute=self._compute)
-        model = self.model if phase == "old" else self._reference
-        assert model is not None, "a loss that asks a reference was given one"
-        return scores(model, batches, samples, compute=self._compute)
-
-    def _pack(self, samples: Sequence[Sample], is_member_B: np.ndarray) -> list[MicroBatch]:
-        with self._meter.spans.span("pack"):
-            return pack_members(
-                samples,
-                is_member_B,
-                max_rows=self._config.micro_batch_tokens,
-                share_prompts=self._config.share_prompts,
-            )

@@ -10,7 +10,9 @@ say of them. Above 1 bf16 goes in steps of 0.0078: an update of 1e-6 would be ro
 AdamW: https://arxiv.org/abs/1711.05101. Matrices decay; norms and biases (one dimension) do not.
 """
 
+import math
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from zerogap.kernels import round_bf16, round_bf16_, to_host
 _MASTERS = "master"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _NORM_BLOCK = 256
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 class Optimizer:
@@ -187,6 +190,23 @@ class Optimizer:
             if not torch.equal(round_bf16(state[f"{_MASTERS}.{name}"]), self._parameters[name]):
                 msg = f"the optimizer's fp32 weights of {name} do not round to the model's: state and model are of different steps; load both from one checkpoint, the model first"
                 raise CheckpointError(msg)
+
+
+def learning_rate_at(
+    step: int, *, peak: float, schedule: Schedule, warmup_steps: int, total_steps: int
+) -> float:
+    """Learning rate of step ``step``, counted from 0.
+
+    Steps [0, warmup_steps) climb in equal parts from 0 (excluded) to ``peak`` (excluded); then ``constant`` stays
+    there, ``linear`` and ``cosine`` fall so that 0 would be reached by step ``total_steps``, the first that is not
+    taken: no step of the run is wasted on a rate of 0.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    if schedule == "constant":
+        return peak
+    done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    return peak * (1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
 def _sum_of_squares(x: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ def test_the_reference_is_asked_only_for_a_kl_term(monkeypatch):
 
     for loss in (GRPOLossConfig(), KL):
         trainer = build(tiny_model(), loss=loss)
-        reference = trainer._reference
+        reference = trainer._passes.reference
         with monkeypatch.context() as patch:
             patch.setattr(torch.nn.Module, "__call__", counted)
             asked.clear()

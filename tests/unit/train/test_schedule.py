@@ -1,7 +1,7 @@
 import pytest
 from helpers.tolerance import FLOAT64_SAME_OP
 
-from zerogap.train.schedule import learning_rate_at
+from zerogap.train.optimizer import learning_rate_at
 
 
 def rates(schedule, *, warmup_steps=3, total_steps=11):

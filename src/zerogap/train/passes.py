@@ -1,0 +1,89 @@
+"""Packing, and forward passes before the weights move, by the models that this process has.
+
+B samples, S all their tokens, R targets of a micro-batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerogap.config.train import TrainConfig
+from zerogap.kernels import Compute
+from zerogap.models import CausalLM
+from zerogap.train.columns import StepMeter
+from zerogap.train.critic import Critic
+from zerogap.train.forward import scores
+from zerogap.train.metrics import Phase
+from zerogap.train.packing import MicroBatch, UpdateBatches, pack_members
+from zerogap.train.plan import StepPlan
+from zerogap.train.teacher import Teacher
+from zerogap.train.tokens import TokenIndex
+from zerogap.types import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Knows the models that a step asks; changes none."""
+
+    model: CausalLM
+    """The policy."""
+    reference: CausalLM | None
+    teacher: Teacher | None
+    critic: Critic | None
+    config: TrainConfig
+    compute: Compute
+    """How every model is asked."""
+
+    def score(
+        self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
+    ) -> np.ndarray:
+        """A ``Score`` of these samples; the meter gets time and progress."""
+        index, batches = TokenIndex(samples), self.pack(samples, is_wanted_B, meter)
+        meter.expect(phase, batches)
+        if phase != "old":
+            # About as many rows as the updates will have; exactly so once they are packed.
+            meter.expect("update", batches)
+        column_S = index.new_column()
+        with meter.spans.span(phase):
+            for batch, found_R in self._found(phase, batches, samples):
+                column_S[index.slots(batch)] = found_R
+                meter.advance(phase, batch)
+        return column_S
+
+    def pack_updates(self, plan: StepPlan, meter: StepMeter) -> list[UpdateBatches]:
+        """The micro-batches of each update."""
+        members = [plan.is_member_B(number) for number in range(plan.num_updates)]
+        return [
+            UpdateBatches(
+                learning=self.pack(plan.samples, is_in_B & plan.learns_B, meter),
+                watching=self.pack(plan.samples, is_in_B & ~plan.learns_B, meter),
+            )
+            for is_in_B in members
+        ]
+
+    def pack(
+        self, samples: Sequence[Sample], is_member_B: np.ndarray, meter: StepMeter
+    ) -> list[MicroBatch]:
+        """Micro-batches of the loss tokens of some samples."""
+        with meter.spans.span("pack"):
+            return pack_members(
+                samples,
+                is_member_B,
+                max_rows=self.config.micro_batch_tokens,
+                share_prompts=self.config.share_prompts,
+            )
+
+    def _found(
+        self, phase: Phase, batches: Sequence[MicroBatch], samples: Sequence[Sample]
+    ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
+        """Each micro-batch with float32 [R]."""
+        if phase == "teacher":
+            assert self.teacher is not None, "a loss that asks a teacher was given one"
+            return self.teacher.scores(batches, samples, compute=self.compute)
+        if phase == "values":
+            assert self.critic is not None, "a loss that asks a critic has one"
+            return self.critic.values(batches, compute=self.compute)
+        model = self.model if phase == "old" else self.reference
+        assert model is not None, "a loss that asks a reference was given one"
+        return scores(model, batches, samples, compute=self.compute)
