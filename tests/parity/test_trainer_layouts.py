@@ -210,6 +210,18 @@ def test_processes_that_share_a_plan_add_up_to_one(name, shares):
     FP32_MODEL.check(loss, whole.loss)
 
 
+def test_a_process_whose_answers_nobody_prefers_adds_nothing():
+    case = CASES["dpo"]
+    samples = [s.scored(0.0) if s.group_id == "g2" else s for s in samples_for(case.loss)]
+    one = trainer_of(case)
+    plan = one.plan(samples)
+    whole = one.gradient(plan)
+    loss, gradient = of_processes(case, plan, [[0, 1], [2]])
+    check_gradient(case, gradient, whole.tensors)
+    FP32_MODEL.check(loss, whole.loss)
+    assert of_processes(case, plan, [[2]])[0] == 0.0
+
+
 @pytest.mark.parametrize("name", ["grpo", "sft", "distillation, top_k"])
 def test_processes_that_divide_by_their_own_tokens_would_be_noticed(name):
     case = CASES[name]

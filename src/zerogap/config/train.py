@@ -10,7 +10,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainConfig(Section):
-    """AdamW on all weights. How samples are packed and split changes speed and memory, never the gradient."""
+    """AdamW on all weights that train. How samples are packed and split changes speed and memory, never the gradient."""
 
     learning_rate: float = Field(1e-6, ge=0)
     """Peak learning rate; 0 leaves the weights as they are."""
@@ -32,7 +32,7 @@ class TrainConfig(Section):
     """What the policy ratio is taken against: the trainer's log-probs at the start of the step, or the engine's ("bypass")."""
     audit_share: float = Field(0.05, gt=0, le=1)
     """With exact numerics, updates after a step's first take the engine's log-probs as the old ones. This share of their
-    micro-batches (one at least) is scored by the trainer too; a single difference, and all are. 1 scores all."""
+    groups (one at least) is scored by the trainer too; a single difference, and all are. 1 scores all."""
     micro_batch_tokens: int = Field(1024, ge=1)
     """Most token rows in one forward and backward pass; a longer sample gets one of its own."""
     recompute: bool = False

@@ -17,6 +17,7 @@ from zerogap.run.policy import Policy
 from zerogap.run.serving import build_serving
 from zerogap.run.trainers import build_trainer, exact_version
 from zerogap.run.versions import StepSettings
+from zerogap.train import Trainer
 from zerogap.weights import WeightVersions
 
 
@@ -39,7 +40,7 @@ class Machines:
         self._config, self._say = config, say
         self.numerics = self._settle_numerics()
         """Whose matrix products each side uses."""
-        self.trainer = build_trainer(config, policy, products=self.numerics.trainer)
+        self.trainer: Trainer = build_trainer(config, policy, products=self.numerics.trainer)
         self.serving = build_serving(
             policy,
             self._engine_config(),

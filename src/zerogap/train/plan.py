@@ -66,6 +66,11 @@ class StepPlan:
         """Bool [B]: the samples of an update's train batch."""
         return self.tokens.who.update_B == update
 
+    def pairs_of(self, update: int) -> np.ndarray:
+        """int64 [P, 2]: those of an update, or of the part of it that is left."""
+        assert self.pairs_P2 is not None, "only a loss that compares answers asks"
+        return self.pairs_P2[self.is_member_B(update)[self.pairs_P2[:, 0]]]
+
 
 def _lock(record: object) -> None:
     """Make a record's arrays read-only."""

@@ -51,7 +51,7 @@ class PolicyGradient:
             update: its number; no weight has changed in this step before the first, 0.
             batches: its micro-batches, or those of some of its leaves.
         """
-        if isinstance(self._loss, DPOLossConfig) and batches.all:
+        if isinstance(self._loss, DPOLossConfig) and len(self._plan.pairs_of(update)):
             return self._accumulate_preferences(update, batches, self._loss)
         return self._accumulate(batches, is_first=update == 0)
 

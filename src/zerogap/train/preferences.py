@@ -47,10 +47,8 @@ def weigh_preferences(
         loss: how strongly, and how many pairs are taken to be wrong.
     """
     tokens = plan.tokens
-    assert plan.pairs_P2 is not None, "answers are compared"
     assert plan.ref_log_probs_S is not None, "with a reference"
-    is_member_B = plan.is_member_B(update)
-    members_S = tokens.trains_S & tokens.index.spread(is_member_B)
+    members_S = tokens.trains_S & tokens.index.spread(plan.is_member_B(update))
 
     def sums(column_S: np.ndarray, what: str) -> np.ndarray:
         return record_sums(
@@ -65,7 +63,7 @@ def weigh_preferences(
     return dpo_coefficients(
         sums(log_probs_S, "log-prob"),
         sums(plan.ref_log_probs_S, "reference log-prob"),
-        plan.pairs_P2[is_member_B[plan.pairs_P2[:, 0]]],
+        plan.pairs_of(update),
         beta=loss.beta,
         label_smoothing=loss.label_smoothing,
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from zerogap.config.corrections import CorrectionsConfig
 from zerogap.kernels import Products
+from zerogap.kernels import Products
 from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.plan import StepPlan
 from zerogap.types import Sample
@@ -26,6 +27,10 @@ class Trainer(Protocol):
     @property
     def is_torn(self) -> bool:
         """A step failed after one of its updates was applied: weights and state are of no step, and not to be saved."""
+        ...
+
+    def use_products(self, products: Products) -> None:
+        """Multiply matrices with these, from the next pass on."""
         ...
 
     def use_products(self, products: Products) -> None:
