@@ -62,7 +62,23 @@ def plan_step(
     who = take_part(samples, max_updates=config.updates_per_step, vocab_limit=vocab_limit)
     tokens = StepTokens(tuple(samples), who)
     leaf_B = _leaves(tokens)
-    old = _decide_old(tokens, score, leaf_B, config, loss, corrections, step_number, exact_version)
+    # Advantages or corrections rest on all of them; otherwise the first update's forward pass gives its own.
+    is_needed_first = needs_old_first(loss, corrections)
+    is_later_B = (who.update_B > 0) & has_policy_ratio(loss)
+    old = (
+        from_the_engine(tokens)
+        if config.old_log_probs == "rollout"
+        else decide_old_log_probs(
+            tokens,
+            score,
+            is_wanted_B=who.is_kept_B if is_needed_first else is_later_B,
+            leaf_B=leaf_B,
+            exact_version=exact_version,
+            audit_share=config.audit_share,
+            seed=step_number,
+            is_final=is_needed_first,
+        )
+    )
     scored = Scored(
         old_S=old.old_S,
         reference_S=score("reference", who.is_kept_B) if loss.needs_reference else None,
@@ -92,33 +108,6 @@ def plan_step(
 def _leaves(tokens: StepTokens) -> np.ndarray:
     number_of = {name: n for n, name in enumerate(dict.fromkeys(tokens.group_ids))}
     return np.array([number_of[group_id] for group_id in tokens.group_ids])
-
-
-def _decide_old(
-    tokens: StepTokens,
-    score: Score,
-    leaf_B: np.ndarray,
-    config: TrainConfig,
-    loss: LossConfig,
-    corrections: CorrectionsConfig,
-    step_number: int,
-    exact_version: int | None,
-) -> OldLogProbs:
-    """Which of them are computed before the first update."""
-    if config.old_log_probs == "rollout":
-        return from_the_engine(tokens)
-    is_needed_first = needs_old_first(loss, corrections)
-    is_later_B = (tokens.who.update_B > 0) & has_policy_ratio(loss)
-    return decide_old_log_probs(
-        tokens,
-        score,
-        is_wanted_B=tokens.who.is_kept_B if is_needed_first else is_later_B,
-        leaf_B=leaf_B,
-        exact_version=exact_version,
-        audit_share=config.audit_share,
-        seed=step_number,
-        is_final=is_needed_first,
-    )
 
 
 def _is_critic_alone(loss: LossConfig, step_number: int) -> bool:
