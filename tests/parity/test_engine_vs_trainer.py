@@ -18,7 +18,7 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import prompt, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
-from helpers.train_batches import rewarded
+from helpers.train_batches import rewarded, train_on
 
 from zerogap.kernels.native import native
 
@@ -57,7 +57,7 @@ def test_it_holds_again_after_the_weights_have_moved():
     for version in (1, 2, 3):
         outputs = engine.generate(requests(1.0))
         samples = samples_of(outputs, 1.0)
-        trained = trainer.step(rewarded(samples))
+        trained = train_on(trainer, rewarded(samples))
         assert trained.gap.max == 0.0
         engine.set_weight_version(version)
     assert {int(v) for s in samples for v in s.weight_version} == {-1, 2}

@@ -12,7 +12,6 @@ import numpy as np
 
 from zerogap.config.corrections import CorrectionsConfig
 from zerogap.kernels import Products
-from zerogap.kernels import Products
 from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.plan import StepPlan
 from zerogap.types import Sample
