@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -16,19 +16,6 @@ from zerogap.algorithms import (
 from zerogap.types import Exclusion
 
 Phase = Literal["old", "reference", "teacher", "values", "preferences", "update", "critic"]
-
-
-class Score(Protocol):
-    """Forward passes over a step's samples with the weights as they are, without gradient."""
-
-    def __call__(self, phase: Phase, is_wanted_B: np.ndarray, /) -> np.ndarray:
-        """One number for each token that trains of the wanted samples: float32 [S], NaN elsewhere.
-
-        Args:
-            phase: old: log-probs by the policy; reference, teacher: by that model; values: before each token, by the critic.
-            is_wanted_B: bool [B].
-        """
-        ...
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zerogap.train.metrics import OldLogProbAudit, Score
-from zerogap.train.tokens import StepTokens
+from zerogap.train.metrics import OldLogProbAudit
+from zerogap.train.tokens import Score, StepTokens
 from zerogap.types import Sample
 
 

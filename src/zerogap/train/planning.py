@@ -16,7 +16,6 @@ from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train.advantages import Advantages, Scored, decide_advantages
-from zerogap.train.metrics import Score
 from zerogap.train.old_log_probs import OldLogProbs, decide_old_log_probs, from_the_engine
 from zerogap.train.participants import take_part
 from zerogap.train.plan import StepPlan
@@ -28,7 +27,7 @@ from zerogap.train.requirements import (
     needs_old_first,
     needs_teacher_scores,
 )
-from zerogap.train.tokens import StepTokens
+from zerogap.train.tokens import Score, StepTokens
 from zerogap.types import Sample
 
 

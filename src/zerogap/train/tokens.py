@@ -6,9 +6,11 @@ Letters: B samples, S all their tokens one after the other, R targets of a micro
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
+from zerogap.train.metrics import Phase
 from zerogap.train.packing import MicroBatch
 from zerogap.train.participants import Participants
 from zerogap.types import Sample
@@ -92,3 +94,16 @@ class StepTokens:
     def weight_version_S(self) -> np.ndarray:
         """int64 [S]; -1 where no engine sampled."""
         return np.concatenate([s.weight_version for s in self.samples])
+
+
+class Score(Protocol):
+    """Forward passes over a step's samples with the weights as they are, without gradient."""
+
+    def __call__(self, phase: Phase, is_wanted_B: np.ndarray, /) -> np.ndarray:
+        """One number for each token that trains of the wanted samples: float32 [S], NaN elsewhere.
+
+        Args:
+            phase: old: log-probs by the policy; reference, teacher: by that model; values: before each token, by the critic.
+            is_wanted_B: bool [B].
+        """
+        ...
