@@ -32,7 +32,7 @@ from zerogap.weights import (
 _FORMAT = 4
 _NUM_LISTED = 5
 _WEIGHTS, _JSON = "model.safetensors", "state.json"
-_FINGERPRINT, _FROZEN = "fingerprint", "frozen"
+_ABOUT = "zerogap"
 
 
 class CheckpointPart(Protocol):
@@ -98,10 +98,12 @@ class WeightsPart:
     def save(self, folder: Path) -> None:
         """One file."""
         described = {
-            _FINGERPRINT: weight_fingerprint(self.model),
-            _FROZEN: json.dumps(sorted(self._frozen())),
+            "fingerprint": weight_fingerprint(self.model),
+            "frozen": sorted(self._frozen()),
         }
-        save_file(trained_weights(self.model), folder / _WEIGHTS, metadata=described)
+        # One key: safetensors writes several in any order, and equal checkpoints are equal files.
+        metadata = {_ABOUT: json.dumps(described)}
+        save_file(trained_weights(self.model), folder / _WEIGHTS, metadata=metadata)
 
     def load(self, folder: Path) -> None:
         """Into the model, in place.
@@ -111,11 +113,11 @@ class WeightsPart:
         """
         path = folder / _WEIGHTS
         with safe_open(path, framework="pt") as file:
-            described = file.metadata()
+            described = json.loads(file.metadata()[_ABOUT])
         weights = load_file(path)
-        self._check(path, weights, frozen=set(json.loads(described[_FROZEN])))
+        self._check(path, weights, frozen=set(described["frozen"]))
         copy_weights(weights.items(), trained_weights(self.model))
-        found, saved = weight_fingerprint(self.model), described[_FINGERPRINT]
+        found, saved = weight_fingerprint(self.model), described["fingerprint"]
         if found != saved:
             msg = f"{path} gives weights with fingerprint {found}, and {saved} were saved: the file was damaged, or the frozen weights are of another model; delete the checkpoint's folder to go on from the one before"
             raise CheckpointError(msg)

@@ -98,6 +98,15 @@ def test_a_part_that_cannot_be_saved_leaves_no_checkpoint(tmp_path):
     assert [p.name for p in list_checkpoints(tmp_path)] == ["step_000001"]
 
 
+def test_equal_states_are_equal_files(tmp_path):
+    model = without(tiny_model(), "norm.weight")
+    files = [
+        save_checkpoint(tmp_path, step, [WeightsPart(model)], keep=9) / "weights/model.safetensors"
+        for step in range(8)
+    ]
+    assert len({file.read_bytes() for file in files}) == 1
+
+
 def test_only_the_newest_are_kept(tmp_path):
     model = tiny_model()
     for step in (1, 2, 3):
