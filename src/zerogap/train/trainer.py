@@ -32,10 +32,6 @@ class Trainer(Protocol):
         """Multiply matrices with these, from the next pass on."""
         ...
 
-    def use_products(self, products: Products) -> None:
-        """Multiply matrices with these, from the next pass on."""
-        ...
-
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
         """Correct with these, from the next plan on.
 
