@@ -381,3 +381,28 @@ def test_a_resumed_trainer_of_some_parameters_goes_on_bit_for_bit():
     EXACT.check(weights_of(again), weights_of(model))
     with pytest.raises(CheckpointError, match="same parameters frozen"):
         build().load_state_dict(saved[1])
+
+
+# ------------------------------------------------------------ who looks at gradients
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_hooks_see_every_gradient_where_it_lies(tie):
+    """After each micro-batch's backward pass, and nothing is copied for them."""
+    samples = rewarded(make_groups(2, 3))
+    plain, hooked = (
+        build(tiny_model(tie_word_embeddings=tie), micro_batch_tokens=40) for _ in range(2)
+    )
+    expected = gradient_on(plain, samples).tensors
+    seen = {name: [] for name, _ in hooked.model.named_parameters()}
+    for name, parameter in hooked.model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda p, name=name: seen[name].append((p.grad.data_ptr(), p.grad.clone()))
+        )
+    EXACT.check(dict(gradient_on(hooked, samples).tensors), dict(expected))
+    for name, calls in seen.items():
+        assert len(calls) > 1, f"{name}: a call a micro-batch"
+        assert len({address for address, _ in calls}) == 1, name
+        EXACT.check(calls[-1][1], expected[name])
+        with planted_fault("a hook that sees nothing of the last micro-batch"):
+            EXACT.check(calls[-2][1], expected[name])
