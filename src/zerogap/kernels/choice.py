@@ -21,11 +21,19 @@ def backend_of(tensor: Tensor, *others: Tensor | None) -> Backend:
     Raises:
         KernelError: they are not all on one device. torch itself lets a CPU tensor without dimensions pass, and CPU indices.
     """
-    device = tensor.device
-    for other in others:
-        if other is not None and other.device != device:
-            raise KernelError(_mixed(tensor, others))
-    backend = BACKENDS[OF_DEVICE.get(device.type, "torch")]
+    if tensor.is_cpu:
+        # Asked of a flag: a device is an object that is made for the question, and most calls are on a CPU.
+        for other in others:
+            if other is not None and not other.is_cpu:
+                raise KernelError(_mixed(tensor, others))
+        name = OF_DEVICE["cpu"]
+    else:
+        device = tensor.device
+        for other in others:
+            if other is not None and other.device != device:
+                raise KernelError(_mixed(tensor, others))
+        name = OF_DEVICE.get(device.type, "torch")
+    backend = BACKENDS[name]
     return backend if backend.takes(tensor) else BACKENDS["torch"]
 
 

@@ -172,7 +172,8 @@ class NativeKernels(TorchBackend):
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether the C++ path takes this tensor."""
-        return tensor.dtype is torch.float32 and tensor.is_cpu and self.library is not None
+        is_loaded = self._library is not None or self.library is not None
+        return is_loaded and tensor.dtype is torch.float32 and tensor.is_cpu
 
     def handles_head_dim(self, head_dim: int) -> bool:
         """Whether attention with this head dim has a C++ path."""

@@ -1,4 +1,5 @@
 import numpy as np
+import torch
 from helpers.tolerance import EXACT
 
 from zerogap.engine.logit_edits import LogitEdits
@@ -8,6 +9,7 @@ from zerogap.engine.stopping import StopConditions
 from zerogap.kernels import position_uniform
 from zerogap.types import SamplingParams
 
+CPU = torch.device("cpu")
 PROMPT = np.array([3, 4], np.int32)
 
 
@@ -34,7 +36,8 @@ def test_each_row_has_its_own_parameters():
             sequence(temperature=0.3, top_k=5),
             sequence(temperature=0.0),
             sequence(top_p=0.9, min_p=0.1),
-        ]
+        ],
+        CPU,
     )
     EXACT.check(rows.temperature_R, np.array([0.3, 1, 1], np.float32))
     assert rows.greedy_R.tolist() == [False, True, False]
@@ -44,7 +47,7 @@ def test_each_row_has_its_own_parameters():
 
 
 def test_greedy_begins_below_one_millionth():
-    rows = build_sampling_rows([sequence(temperature=9e-7), sequence(temperature=1e-6)])
+    rows = build_sampling_rows([sequence(temperature=9e-7), sequence(temperature=1e-6)], CPU)
     assert rows.greedy_R.tolist() == [True, False]
     EXACT.check(rows.temperature_R, np.array([1, 1e-6], np.float32))
 
@@ -57,8 +60,8 @@ def test_noise_is_keyed_by_seed_sibling_and_place_alone():
         sequence(seed=-huge),
         sequence(seed=huge),
     ]
-    together = build_sampling_rows(members).uniform_R
-    alone = np.concatenate([build_sampling_rows([s]).uniform_R for s in members])
+    together = build_sampling_rows(members, CPU).uniform_R
+    alone = np.concatenate([build_sampling_rows([s], CPU).uniform_R for s in members])
     EXACT.check(together, alone)
     expected = position_uniform(
         np.array([9, 9, -huge, huge]), np.array([0, 3, 0, 0]), np.array([0, 4, 0, 0])
@@ -69,7 +72,8 @@ def test_noise_is_keyed_by_seed_sibling_and_place_alone():
 
 def test_edits_are_listed_row_by_row():
     rows = build_sampling_rows(
-        [sequence(logit_bias={7: 1.5}), sequence(), sequence(repetition_penalty=2.0)]
+        [sequence(logit_bias={7: 1.5}), sequence(), sequence(repetition_penalty=2.0)],
+        CPU,
     )
     assert rows.edit_offsets.tolist() == [0, 1, 1, 3]
     assert rows.edit_ids.tolist() == [7, 3, 4]
@@ -78,6 +82,6 @@ def test_edits_are_listed_row_by_row():
 
 
 def test_no_rows_are_no_rows():
-    rows = build_sampling_rows([])
+    rows = build_sampling_rows([], CPU)
     assert len(rows.temperature_R) == len(rows.edit_ids) == 0
     assert rows.edit_offsets.tolist() == [0]
