@@ -34,7 +34,7 @@ def test_each_token_is_coloured_by_its_gap(audit: Audit, tmp_path: Path):
     assert fields[0] == "5"
     assert fields[2] == "policy"
     assert float(fields[3]) == 0.0625
-    assert fields[-2:] == ["1", "0"]
+    assert fields[-4:] == ["1", "0", "", ""]
 
 
 def test_the_rollout_with_the_largest_gap_comes_first_and_the_rest_is_counted(
