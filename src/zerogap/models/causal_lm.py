@@ -145,7 +145,7 @@ class CausalLM(nn.Module):
             self.choice_columns,
             num_rows=num_rows,
             num_layers=self.config.num_layers,
-            device=self.inv_freq_h.device,
+            device=self.device,
         )
 
     def gemm_shapes(self) -> set[tuple[int, int]]:
