@@ -17,6 +17,7 @@ from helpers.tolerance import EXACT
 
 from zerogap.kernels import (
     VOCAB_CHUNK,
+    Head,
     embedding,
     linear,
     log_probs,
@@ -37,7 +38,7 @@ ROWS, WIDTH, OUT = 203, 52, 149
 
 @pytest.fixture(autouse=True)
 def _native():
-    with running_on("native"):
+    with running_on("cpu"):
         yield
 
 
@@ -87,11 +88,11 @@ def _kernels():
         ),
         "embedding": (lambda table: embedding(ids % 40, table), [head]),
         "log_probs": (
-            lambda x, head: log_probs(x, head, ids, temperature, vocab_limit=vocab),
+            lambda x, head: log_probs(x, Head(head, vocab), ids, temperature),
             [x, head],
         ),
         "sampler": (
-            lambda x: sample_tokens(x, head, rows_for(uniform), vocab_limit=vocab),
+            lambda x: sample_tokens(x, Head(head, vocab), rows_for(uniform)),
             [x],
         ),
         "attention": (
@@ -181,8 +182,8 @@ def test_a_forked_process_computes_the_same_bits():
     EXACT.check((compute("linear"), compute("attention")), expected)
 
 
-class _InterruptedError(Exception):
-    pass
+class _Interruption(BaseException):
+    """As a KeyboardInterrupt: no library takes it for an error of its own."""
 
 
 def compute_until_a_signal(after_s):
@@ -196,12 +197,12 @@ def test_an_interrupted_caller_leaves_nothing_behind():
     expected = compute("linear")
 
     def interrupt(*_):
-        raise _InterruptedError
+        raise _Interruption
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for turn in range(20):
-            with pytest.raises(_InterruptedError):
+            with pytest.raises(_Interruption):
                 compute_until_a_signal(0.001 + 0.0005 * turn)
     finally:
         signal.signal(signal.SIGALRM, before)
