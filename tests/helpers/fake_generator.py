@@ -1,11 +1,18 @@
 """A generator without a model: what it answers is a function of the prompt, the seed and the sibling."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from zerogap.types import FinishReason, GenerateOutput, GenerateRequest, WeightVersionSpan
+from zerogap.types import (
+    Capability,
+    CompletionUpdate,
+    FinishReason,
+    GenerateOutput,
+    GenerateRequest,
+    WeightVersionSpan,
+)
 
 Completion = Callable[[GenerateRequest, int], Sequence[int]]
 
@@ -24,20 +31,24 @@ class FakeGenerator:
     completion: Completion = letters
     change: Callable[[GenerateOutput], GenerateOutput | None] = lambda output: output
     shuffle: bool = False
+    capabilities: frozenset[Capability] = frozenset(Capability)
     requests: list[GenerateRequest] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
 
-    def generate(self, requests, *, on_progress=None) -> list[GenerateOutput]:
-        self.requests += requests
-        made = [
-            self.change(self._output(r, i)) for r in requests for i in range(r.sampling_params.n)
-        ]
+    async def submit(
+        self, request, *, with_progress=False
+    ) -> AsyncGenerator[CompletionUpdate, None]:
+        self.requests.append(request)
+        made = [self.change(self._output(request, i)) for i in range(request.sampling_params.n)]
         outputs = [output for output in made if output is not None]
         if self.shuffle:
             order = np.random.default_rng(0).permutation(len(outputs))
             outputs = [outputs[k] for k in order]
-        if on_progress is not None:
-            on_progress(len(outputs))
-        return outputs
+        for output in outputs:
+            yield CompletionUpdate.ended(output)
+
+    async def abort(self, rid) -> None:
+        self.aborted.append(rid)
 
     def _output(self, request: GenerateRequest, index: int) -> GenerateOutput:
         ids = np.array(self.completion(request, index), np.int32)

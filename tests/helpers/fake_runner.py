@@ -11,6 +11,7 @@ import torch
 
 from zerogap.engine import EngineCore, Limits, StepResult
 from zerogap.engine.batch import Batch
+from zerogap.engine.prefix_cache import BASE_WEIGHTS
 from zerogap.kernels import PAGE_SIZE
 
 VOCAB = 200
@@ -118,6 +119,7 @@ def fake_engine(
     max_scheduled_tokens: int = 64,
     prefix_cache: bool = True,
     detokenizer=None,
+    weights=frozenset({BASE_WEIGHTS}),
 ) -> tuple[EngineCore, FakeRunner]:
     """An engine core over a fake runner."""
     runner = FakeRunner(num_pages)
@@ -127,6 +129,7 @@ def fake_engine(
         num_pages=num_pages,
         eos_token_ids=frozenset({EOS}),
         detokenizer=detokenizer,
+        weights=weights,
     )
     core = EngineCore(
         runner,

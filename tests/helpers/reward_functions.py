@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 
 def length(completion, item, sample, *, scale=1.0):
@@ -10,7 +11,9 @@ def length(completion, item, sample, *, scale=1.0):
 
 def misbehave(completion, item, sample):
     """Does what the completion says."""
-    if completion == "hang":
+    if completion.startswith("hang"):
+        if path := completion.removeprefix("hang").strip():
+            Path(path).touch()
         time.sleep(3600)
     if completion == "crash":
         os._exit(3)
@@ -20,8 +23,6 @@ def misbehave(completion, item, sample):
         return float("nan")
     if completion == "none":
         return None
-    if completion == "pid":
-        return os.getpid()
     return 1.0
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from zerogap.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from zerogap.engine import StreamedOutput
-    from zerogap.types import GenerateOutput, SamplingParams
+    from zerogap.types import CompletionUpdate, GenerateOutput, SamplingParams
 
 
 def generate(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
@@ -53,7 +52,7 @@ def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
     )
 
 
-def _print_growing(streamed: Iterable[StreamedOutput]) -> Iterator[GenerateOutput]:
+def _print_growing(streamed: Iterable[CompletionUpdate]) -> Iterator[GenerateOutput]:
     """Print what each step adds to the one text; gives the finished output."""
     shown = ""
     for step in streamed:
@@ -65,7 +64,7 @@ def _print_growing(streamed: Iterable[StreamedOutput]) -> Iterator[GenerateOutpu
             yield step.output
 
 
-def _print_finished(streamed: Iterable[StreamedOutput]) -> Iterator[GenerateOutput]:
+def _print_finished(streamed: Iterable[CompletionUpdate]) -> Iterator[GenerateOutput]:
     """Print each completion once it is whole, under a heading; gives the finished outputs."""
     for step in streamed:
         if step.output:

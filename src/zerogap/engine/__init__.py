@@ -6,14 +6,16 @@ steps that are recorded and repeated. A token's log-prob does not depend on what
 ``score`` gives the same bits again. Nothing here trains, tokenises or knows of rewards.
 """
 
+from zerogap.engine.async_engine import AsyncEngine
 from zerogap.engine.core import EngineCore, PauseMode
 from zerogap.engine.engine import Engine
-from zerogap.engine.outputs import GenerateProgress, StreamedOutput
+from zerogap.engine.outputs import GenerateProgress
 from zerogap.engine.requests import Limits
 from zerogap.engine.runner import ModelRunner, Runner, StepResult
 from zerogap.engine.stats import EngineStats
 
 __all__ = [
+    "AsyncEngine",
     "Engine",
     "EngineCore",
     "EngineStats",
@@ -23,5 +25,4 @@ __all__ = [
     "PauseMode",
     "Runner",
     "StepResult",
-    "StreamedOutput",
 ]

@@ -1,20 +1,21 @@
 """The engine under its owner's control: add, step, abort, pause, continue, flush, release, another weight version.
 
 Everything here but ``step`` happens between two steps, in the caller's thread. Not thread-safe: one
-thread calls, and callbacks run in it.
+thread calls, and callbacks run in it. ``AsyncEngine`` is that thread, and serves many callers.
 """
 
 from collections.abc import Collection
 from typing import Literal
 
 from zerogap.engine.loop import EngineLoop
+from zerogap.engine.outputs import build_update
 from zerogap.engine.prefix_cache import PrefixCache
 from zerogap.engine.requests import Limits
 from zerogap.engine.runner import Runner
 from zerogap.engine.scheduler import Scheduler
 from zerogap.engine.stats import EngineStats
 from zerogap.errors import EngineError, EngineStateError, InvalidRequest
-from zerogap.types import GenerateOutput, GenerateRequest
+from zerogap.types import CompletionUpdate, GenerateOutput, GenerateRequest
 
 PauseMode = Literal["abort", "retract", "in_place"]
 _STRENGTH = {None: 0, "in_place": 1, "retract": 2, "abort": 3}
@@ -76,6 +77,11 @@ class EngineCore:
         return self._loop.is_idle
 
     @property
+    def is_stalled(self) -> bool:
+        """Whether a step would do nothing: idle, paused, released, or in the middle of a weight update."""
+        return self.is_idle or self.is_paused or self.is_released or self.is_updating
+
+    @property
     def num_running(self) -> int:
         """Sequences that hold KV pages."""
         return len(self._scheduler.running)
@@ -93,15 +99,28 @@ class EngineCore:
             num_cached_tokens=self._scheduler.num_cached_tokens,
         )
 
-    def add_request(self, request: GenerateRequest) -> None:
+    def add_request(self, request: GenerateRequest, *, is_watched: bool = False) -> None:
         """Queue a request; its outputs come out of ``step``.
+
+        Args:
+            request: what to continue.
+            is_watched: text is decoded as tokens are drawn, for ``updates``.
 
         Raises:
             InvalidRequest: parameters or ids without meaning here, or a rid that is still alive.
             RequestTooLong: it does not fit the model's context or the KV cache.
         """
         self._loop.check([request])
-        self._loop.open(request, is_owned=False)
+        opened = self._loop.open(request, is_owned=False)
+        if is_watched:
+            for sequence in opened.sequences:
+                sequence.stop.follow_text()
+
+    def updates(self, rid: str) -> list[CompletionUpdate]:
+        """Those completions of a request that have drawn tokens and go on, as they are now."""
+        opened = self._loop.open_requests.get(rid)
+        alive = [s for s in opened.sequences if not s.is_finished and s.has_output] if opened else []  # fmt: skip
+        return [build_update(sequence) for sequence in alive]
 
     def step(self) -> list[GenerateOutput]:
         """One forward pass, unless paused, released or idle. Returns the completions that ended since the last call.
@@ -113,8 +132,16 @@ class EngineCore:
         if not (self.is_paused or self.is_released or self.is_idle):
             self._refuse_if_updating()
             self._loop.advance()
+        return self.take_outputs()
+
+    def take_outputs(self) -> list[GenerateOutput]:
+        """The completions that ended since the last call, in a step or by an abort."""
         ready, self._loop.ready = self._loop.ready, []
         return ready
+
+    def is_open(self, rid: str) -> bool:
+        """Whether a completion of the request has not ended."""
+        return rid in self._loop.open_requests
 
     def abort_request(self, rid: str = "", *, abort_all: bool = False) -> None:
         """End requests now; their callers get what was drawn so far. Unknown rids are ignored.

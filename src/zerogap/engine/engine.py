@@ -1,12 +1,12 @@
-"""The engine as its callers see it: whole requests, streams and scores of one model in this process."""
+"""The engine over a model in this process: whole requests, scores, and weights in and out."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from zerogap.engine.core import EngineCore
-from zerogap.engine.outputs import GenerateProgress, StreamedOutput, build_streamed
+from zerogap.engine.outputs import GenerateProgress
 from zerogap.engine.requests import Limits, OpenRequest, open_score
 from zerogap.engine.runner import ModelRunner
 from zerogap.engine.stopping import Detokenizer
@@ -131,15 +131,6 @@ class Engine(EngineCore):
             self.check_integrity()
         return [output for request in opened for output in request.outputs if output is not None]
 
-    def stream(self, request: GenerateRequest) -> Iterator[StreamedOutput]:
-        """Continue one request, with what is there after each step. Closing the iterator aborts it.
-
-        The last item of each sibling carries its ``output``. Errors as in ``generate``; a request that
-        cannot be served is refused by the call, the rest is raised by the iterator.
-        """
-        self._loop.check([request])
-        return self._stream(request)
-
     def score(
         self, input_ids: Sequence[int], *, start: int = 1, temperature: float = 1.0
     ) -> np.ndarray:
@@ -196,29 +187,6 @@ class Engine(EngineCore):
             msg = "write_weights outside of a weight update: if it failed half way, tokens would be drawn from two versions; call begin_weight_update() first"
             raise EngineStateError(msg)
         copy_weights(weights, self._read_weights())
-
-    def _stream(self, request: GenerateRequest) -> Iterator[StreamedOutput]:
-        # Again: an iterator may begin long after it was made.
-        self._loop.check([request])
-        opened = self._loop.open(request, is_owned=True)
-        for sequence in opened.sequences:
-            sequence.stop.follow_text()
-        num_seen = [-1] * len(opened.sequences)
-        try:
-            while True:
-                for index, sequence in enumerate(opened.sequences):
-                    output = opened.outputs[index]
-                    # One more than its tokens once ended, so that an end without a new token is seen too.
-                    num_now = sequence.num_output + (output is not None)
-                    if num_now > max(0, num_seen[index]):
-                        num_seen[index] = num_now
-                        yield build_streamed(sequence, output)
-                if not opened.num_open:
-                    return
-                self._refuse_if_stopped()
-                self._loop.advance()
-        finally:
-            self._abort_unfinished([opened])
 
     def _abort_unfinished(self, opened: list[OpenRequest]) -> None:
         for request in opened:

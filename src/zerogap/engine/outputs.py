@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from zerogap.engine.sequence import Sequence
-from zerogap.types import FinishReason, GenerateOutput, version_spans
+from zerogap.types import CompletionUpdate, FinishReason, GenerateOutput, version_spans
 
 
 @dataclass(frozen=True)
@@ -20,38 +18,15 @@ class GenerateProgress:
     """Tokens drawn for them so far."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StreamedOutput:
-    """A completion so far; each one repeats what came before it."""
-
-    rid: str
-    index: int
-    """Which of the request's n siblings."""
-    output_ids: np.ndarray
-    """int32 [C]"""
-    output_log_probs: np.ndarray
-    """float32 [C], nats"""
-    text: str | None
-    """Text that will not change any more: unfinished characters and possible beginnings of a stop
-    string are held back. None if the engine has no detokenizer."""
-    output: GenerateOutput | None
-    """The whole output, once the completion has ended."""
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why it ended; None while it goes on."""
-        return self.output.finish_reason if self.output else None
-
-
-def build_streamed(sequence: Sequence, output: GenerateOutput | None) -> StreamedOutput:
-    """What a stream shows of a sequence now; ``output`` if it has ended."""
-    return StreamedOutput(
+def build_update(sequence: Sequence) -> CompletionUpdate:
+    """What a caller sees of a sequence that goes on."""
+    return CompletionUpdate(
         rid=sequence.rid,
         index=sequence.index,
         output_ids=sequence.output_ids.copy(),
         output_log_probs=sequence.log_probs[: sequence.num_output].copy(),
-        text=output.text if output else sequence.stop.visible_text(),
-        output=output,
+        text=sequence.stop.visible_text(),
+        output=None,
     )
 
 

@@ -46,7 +46,7 @@ class Placement:
         Returns:
             False if there are too few pages, None if somebody computes more of the prefix just now.
         """
-        match = self.cache.match(sequence.token_ids, sequence.cache_limit)
+        match = self.cache.match(sequence.token_ids, sequence.cache_limit, weights=sequence.weights)
         next_block = block_at(sequence.token_ids, len(match.pages), sequence.cache_limit)
         if (match.node, next_block) in in_flight:
             return None

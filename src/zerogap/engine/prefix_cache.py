@@ -4,8 +4,8 @@ Goes in: the ids of a sequence and the pages that hold their keys and values. Co
 known prefix. Full pages are shared by reference. A prefix that ends inside a page is found too: the
 caller copies that page and goes on writing in the copy (copy-on-write), so nothing is recomputed.
 
-One tree belongs to one weight version. ``start_namespace`` abandons it: pages of old weights can no
-longer be found, and those that nobody holds are free at once.
+Each policy and adapter has a tree of its own, and all belong to one weight version. ``start_namespace`` abandons
+them: pages of old weights can no longer be found, and those that nobody holds are free at once.
 """
 
 from bisect import bisect_left, insort
@@ -19,6 +19,10 @@ from zerogap.kernels import PAGE_SIZE
 
 Block = tuple[int, ...]
 """Token ids of one page; shorter than a page only at the end of a finished sequence."""
+WeightsName = tuple[str, str]
+"""The names of a policy and of the adapter on it."""
+BASE_WEIGHTS: WeightsName = ("", "")
+"""An engine's only model, without an adapter."""
 
 
 @dataclass(eq=False)
@@ -59,12 +63,14 @@ class PrefixCache:
         self.is_enabled = is_enabled
         self.namespace = 0
         """Changes whenever the weights do; a sequence may share pages only of the present one."""
-        self._root = Node((), -1, None)
+        self._roots: dict[WeightsName, Node] = {}
         self._node_of_page: dict[int, Node] = {}
 
-    def match(self, token_ids: np.ndarray, limit: int) -> PrefixMatch:
-        """The longest cached prefix among the first ``limit`` tokens. Holds nothing: call ``pool.hold``."""
-        node, pages = self._root, []
+    def match(
+        self, token_ids: np.ndarray, limit: int, *, weights: WeightsName = BASE_WEIGHTS
+    ) -> PrefixMatch:
+        """The longest prefix that these weights computed, among the first ``limit`` tokens. Holds nothing: call ``pool.hold``."""
+        node, pages = self._roots.setdefault(weights, Node((), -1, None)), []
         while len(pages) < limit // PAGE_SIZE:
             child = node.children.get(block_at(token_ids, len(pages), limit))
             if child is None:
@@ -115,12 +121,12 @@ class PrefixCache:
         for page in self._node_of_page:
             self.pool.drop(page)
         self._node_of_page.clear()
-        self._root = Node((), -1, None)
+        self._roots.clear()
         self.namespace += 1
 
     def problems(self, holders_P: np.ndarray) -> list[str]:
         """Contradictions in pool and tree, in words; ``holders_P`` counts the known holders of each page."""
-        in_tree = list(_walk(self._root))
+        in_tree = [node for root in self._roots.values() for node in _walk(root)]
         is_kept_P = np.zeros(self.pool.num_pages, bool)
         is_kept_P[[node.page for node in in_tree]] = True
         found = self.pool.problems(holders_P, is_kept_P)
@@ -132,7 +138,7 @@ class PrefixCache:
                 found.append(f"page {node.page} is partly filled but has pages below it")
             if node.ordered != sorted(node.children):
                 found.append(f"page {node.page}: its sorted children differ from its children")
-            if parent is None or parent is self._root:
+            if parent is None or parent.parent is None:
                 continue
             if holders_P[node.page] > holders_P[parent.page]:
                 found.append(f"page {node.page} is held where {parent.page} before it is not")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zerogap.engine.logit_edits import LogitEdits
+from zerogap.engine.prefix_cache import BASE_WEIGHTS, WeightsName
 from zerogap.engine.sequence import ScoreTask, Sequence, num_pages_for
 from zerogap.engine.stopping import Detokenizer, StopConditions
 from zerogap.errors import InvalidRequest, RequestTooLong
@@ -27,6 +28,8 @@ class Limits:
     num_pages: int
     eos_token_ids: frozenset[int]
     detokenizer: Detokenizer | None
+    weights: frozenset[WeightsName] = frozenset({BASE_WEIGHTS})
+    """What a request may name as its policy and adapter."""
 
 
 @dataclass(eq=False)
@@ -54,6 +57,9 @@ def check_request(request: GenerateRequest, limits: Limits) -> None:
         RequestTooLong: does not fit the model's context or the KV cache.
     """
     params, what = request.sampling_params, f"request {request.rid}"
+    if (request.policy, request.adapter) not in limits.weights:
+        msg = f"{what}: policy = {request.policy!r} with adapter = {request.adapter!r} is not served here; this engine has {sorted(limits.weights)} (policy, adapter), where empty names are its only model without an adapter"
+        raise InvalidRequest(msg)
     check_ids(request.input_ids, limits, what)
     check_length(len(request.input_ids), params.max_new_tokens, limits, what)
     if params.stop and limits.detokenizer is None:
@@ -128,6 +134,7 @@ def open_request(
                 params=params,
                 seed=seed,
                 stop=stop,
+                weights=(request.policy, request.adapter),
                 edits=LogitEdits.build(params, prompt_ids, bannable),
             )
         )

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from zerogap.engine.logit_edits import LogitEdits
-from zerogap.engine.prefix_cache import Node
+from zerogap.engine.prefix_cache import BASE_WEIGHTS, Node, WeightsName
 from zerogap.engine.stopping import StopConditions
 from zerogap.kernels import PAGE_SIZE
 from zerogap.types import SamplingParams
@@ -51,6 +51,8 @@ class Sequence:
     params: SamplingParams
     seed: int
     stop: StopConditions
+    weights: WeightsName = BASE_WEIGHTS
+    """Whose keys and values are on its pages: they are shared under the same name only."""
     edits: LogitEdits | None = None
     score: ScoreTask | None = None
 
@@ -79,8 +81,8 @@ class Sequence:
     """Prompt tokens that were not computed for this sequence when it first started."""
     num_retractions: int = 0
 
-    prompt_key: bytes = field(init=False)
-    """The prompt, for finding sequences with the same one."""
+    prompt_key: tuple[WeightsName, bytes] = field(init=False)
+    """Weights and prompt, for finding sequences with the same ones."""
     num_tokens: int = field(init=False)
     token_ids: np.ndarray = field(init=False)
     """int32 [prompt + max_new_tokens], the first num_tokens are known."""
@@ -92,7 +94,7 @@ class Sequence:
     """int32, the first num_pages are held, in absolute order."""
 
     def __post_init__(self) -> None:
-        self.prompt_key = self.prompt_ids.tobytes()
+        self.prompt_key = self.weights, self.prompt_ids.tobytes()
         self.num_tokens = len(self.prompt_ids)
         capacity = self.num_tokens + self.params.max_new_tokens
         self.token_ids = np.zeros(capacity, np.int32)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from zerogap.engine.prefix_cache import Node
+from zerogap.engine.prefix_cache import Node, WeightsName
 from zerogap.engine.sequence import Sequence
 
 
@@ -59,7 +59,7 @@ class SiblingIndex:
     """All prompts with waiting sequences, by their ids. Knows who waits; the scheduler owns the pages."""
 
     def __init__(self) -> None:
-        self._by_prompt: dict[bytes, Siblings] = {}
+        self._by_prompt: dict[tuple[WeightsName, bytes], Siblings] = {}
 
     def __iter__(self) -> Iterator[Siblings]:
         return iter(self._by_prompt.values())

@@ -10,40 +10,42 @@ G siblings, C tokens of the longest completion, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.engine import EngineStats, GenerateProgress
 from zerogap.errors import InvalidRequest, WeightSyncError
 from zerogap.foreign.transformers_draws import VocabLimit, log_probs_of_draws
 from zerogap.foreign.transformers_model import build_model, digest_parameters, write_weights
 from zerogap.models import ModelConfig, Precision
 from zerogap.types import (
+    Capability,
+    CompletionUpdate,
     FinishReason,
     GenerateOutput,
     GenerateRequest,
     SamplingParams,
     WeightVersionSpan,
+    needed_capabilities,
 )
 from zerogap.weights import Place, WeightDigest
-
-_UNSUPPORTED: dict[str, object] = {
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "logit_bias": {},
-    "stop": (),
-    "min_new_tokens": 0,
-}
-"""Sampling parameters that this engine does not have, with the value that asks for nothing."""
 
 
 class TransformersGenerator:
     """A ``rollout.Generator`` over a transformers model of the same architecture, which holds its own copy of the weights."""
+
+    capabilities = frozenset(Capability) - {
+        Capability.LOGIT_BIAS,
+        Capability.MIN_NEW_TOKENS,
+        Capability.PENALTIES,
+        Capability.STOP_STRINGS,
+    }
 
     def __init__(
         self,
@@ -72,17 +74,15 @@ class TransformersGenerator:
         self._decode = decode
         self._seed = seed
         self._version: int | None = None
-        self._stats = EngineStats()
+        self._stops: dict[str, threading.Event] = {}
+        """Of the requests that have not ended; set to end one."""
+        # Its random numbers are torch's global ones, so one request at a time.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="zerogap-transformers")
 
     @property
     def weight_version(self) -> int | None:
         """Of the weights it holds; None before the first and during, or after a failed, update."""
         return self._version
-
-    @property
-    def stats(self) -> EngineStats:
-        """Counters up to now; those of a KV cache that is not ours stay 0."""
-        return self._stats
 
     def begin_weight_update(self) -> None:
         """From here on refuse to generate."""
@@ -108,6 +108,13 @@ class TransformersGenerator:
         """The weights are whole: tokens carry ``version`` from now on."""
         self._version = version
 
+    def close(self) -> None:
+        """End the thread, after what it works on."""
+        self._thread.shutdown(cancel_futures=True)
+
+    stats = None
+    """Counters of the engine's own; transformers has none."""
+
     # A KV cache lives as long as one call of transformers' generate: there is nothing to give back.
 
     def release_memory_occupation(self) -> None:
@@ -116,36 +123,37 @@ class TransformersGenerator:
     def resume_memory_occupation(self) -> None:
         """Nothing was given back."""
 
-    def generate(
-        self,
-        requests: Sequence[GenerateRequest],
-        *,
-        on_progress: Callable[[GenerateProgress], None] | None = None,
-    ) -> list[GenerateOutput]:
-        """Continue all requests to their ends; order and fields as ``Engine.generate`` has them.
+    async def submit(
+        self, request: GenerateRequest, *, with_progress: bool = False
+    ) -> AsyncGenerator[CompletionUpdate, None]:
+        """As ``rollout.Generator.submit``: one request at a time, and all its completions end together.
 
         Raises:
-            InvalidRequest: a parameter that this engine does not have.
+            InvalidRequest: a parameter, policy or adapter that this engine does not have.
             WeightSyncError: no weights are loaded.
         """
-        for request in requests:
-            _refuse_unsupported(request.sampling_params)
+        _refuse_unsupported(request)
         if self._version is None:
             msg = "transformers' model holds no whole set of weights, so what it draws would be of no version; publish to it first"
             raise WeightSyncError(msg)
-        total = sum(request.sampling_params.n for request in requests)
-        outputs: list[GenerateOutput] = []
-        num_tokens = 0
-        for request in requests:
-            made = self._answer(request, self._version)
-            outputs += made
-            num_tokens += sum(len(output.output_ids) for output in made)
-            if on_progress is not None:
-                on_progress(GenerateProgress(len(outputs), total, num_tokens))
-        return outputs
+        stop = self._stops[request.rid] = threading.Event()
+        try:
+            answer = self._thread.submit(self._answer, request, self._version, stop)
+            for output in await asyncio.wrap_future(answer):
+                yield CompletionUpdate.ended(output)
+        finally:
+            stop.set()
+            del self._stops[request.rid]
+
+    async def abort(self, rid: str) -> None:
+        """End a request after the token that it draws now. Unknown rids are ignored."""
+        if rid in self._stops:
+            self._stops[rid].set()
 
     @torch.no_grad()
-    def _answer(self, request: GenerateRequest, version: int) -> list[GenerateOutput]:
+    def _answer(
+        self, request: GenerateRequest, version: int, stop: threading.Event
+    ) -> list[GenerateOutput]:
         params = request.sampling_params
         seed = self._seed if params.sampling_seed is None else params.sampling_seed
         if not params.max_new_tokens:
@@ -161,6 +169,9 @@ class TransformersGenerator:
                 attention_mask=torch.ones_like(prompt_GP),
                 generation_config=self._generation_config(params),
                 logits_processor=[VocabLimit(self._vocab_limit)],
+                stopping_criteria=[
+                    lambda ids_GT, scores: torch.full((len(ids_GT),), stop.is_set())
+                ],
             )
         drawn_GC = made.sequences[:, prompt_GP.shape[1] :]
         log_prob_GC, kept_GC = log_probs_of_draws(made, drawn_GC, params, self._vocab_limit)
@@ -170,7 +181,6 @@ class TransformersGenerator:
             columns = (log_prob_GC[index, :length], kept_GC[index, :length])
             ids = np.array(drawn_C[:length], np.int32)
             outputs.append(self._output(request, index, seed, version, ids, *columns))
-        self._count(outputs, num_steps=drawn_GC.shape[1], num_prompt_tokens=prompt_GP.shape[1])
         return outputs
 
     def _generation_config(self, params: SamplingParams) -> Any:  # noqa: ANN401 - of transformers, which is imported late
@@ -219,7 +229,12 @@ class TransformersGenerator:
         kept_C: np.ndarray,
     ) -> GenerateOutput:
         has_ended = len(ids_C) > 0 and int(ids_C[-1]) in self._ends(request.sampling_params)
-        reason = FinishReason("stop", int(ids_C[-1])) if has_ended else FinishReason("length")
+        is_full = len(ids_C) == request.sampling_params.max_new_tokens
+        reason = (
+            FinishReason("length") if is_full else FinishReason("abort", message="aborted by abort")
+        )
+        if has_ended:
+            reason = FinishReason("stop", int(ids_C[-1]))
         spans = (WeightVersionSpan(version, 0, len(ids_C)),) if len(ids_C) else ()
         return GenerateOutput(
             rid=request.rid,
@@ -234,25 +249,10 @@ class TransformersGenerator:
             text=None if self._decode is None else self._decode(ids_C.tolist()),
         )
 
-    def _count(
-        self, outputs: Sequence[GenerateOutput], *, num_steps: int, num_prompt_tokens: int
-    ) -> None:
-        done, num_drawn = self._stats, sum(len(output.output_ids) for output in outputs)
-        self._stats = EngineStats(
-            num_steps=done.num_steps + num_steps,
-            num_prefill_tokens=done.num_prefill_tokens + len(outputs) * num_prompt_tokens,
-            num_decode_tokens=done.num_decode_tokens + num_drawn - len(outputs),
-            num_sampled_tokens=done.num_sampled_tokens + num_drawn,
-            num_finished=done.num_finished + len(outputs),
-        )
 
-
-def _refuse_unsupported(params: SamplingParams) -> None:
-    given = {
-        name: getattr(params, name)
-        for name, neutral in _UNSUPPORTED.items()
-        if getattr(params, name) != neutral
-    }
-    if given:
-        msg = f'transformers as the engine was asked for {given}: its own definitions differ from ours, so the numbers would not compare; leave them out, or use engine.backend = "zerogap"'
+def _refuse_unsupported(request: GenerateRequest) -> None:
+    missing = needed_capabilities(request.sampling_params) - TransformersGenerator.capabilities
+    if missing or request.policy or request.adapter:
+        names = [*sorted(missing), *filter(None, (request.policy, request.adapter))]
+        msg = f'transformers as the engine was asked for {", ".join(names)}, which it does not have, or defines otherwise than we do; leave it out, or use engine.backend = "zerogap"'
         raise InvalidRequest(msg)

@@ -5,10 +5,11 @@ each with a reward or with the reason why it has none. Advantages are in ``algor
 """
 
 from zerogap.rollout.build import build_rewards
-from zerogap.rollout.collect import Collector, CollectProgress, Rollouts, group_samples
+from zerogap.rollout.collect import Collector, CollectProgress, Rollouts, run_async
 from zerogap.rollout.demonstrations import Demonstrations
 from zerogap.rollout.dynamic_sampling import DynamicRollouts, collect_dynamically
-from zerogap.rollout.generator import Generator, Progress
+from zerogap.rollout.environment import Environment, Session, SingleTurn
+from zerogap.rollout.generator import Generator
 from zerogap.rollout.rewards import (
     DirectRewards,
     RewardFunction,
@@ -27,20 +28,22 @@ __all__ = [
     "Demonstrations",
     "DirectRewards",
     "DynamicRollouts",
+    "Environment",
     "Generator",
-    "Progress",
     "RewardFunction",
     "RewardRequest",
     "RewardResult",
     "Rewards",
     "Rollouts",
+    "Session",
     "Shaping",
+    "SingleTurn",
     "WorkerRewards",
     "add_rollout_metrics",
     "build_rewards",
     "by_completion_len",
     "collect_dynamically",
-    "group_samples",
     "load_rollouts",
+    "run_async",
     "save_rollouts",
 ]

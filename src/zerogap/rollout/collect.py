@@ -1,11 +1,13 @@
 """From prompts to scored groups: the whole way of one batch, in one place for training and evaluation.
 
-Each prompt is one request for ``group_size`` completions; each completion becomes a sample with an outcome,
-and the ones that ended well get a reward. What fails is recorded under its reason and has no reward:
+The first turn of a group is one request for ``group_size`` completions; from there each rollout goes on by itself, as
+its environment wants it, and becomes a sample with an outcome. Those that ended well get a reward. What fails is
+recorded under its reason and has no reward:
 
 * tampered: an id that the tokenizer does not have;
 * aborted: the generator was told to stop it;
 * infrastructure_failed: the generator returned no such completion;
+* environment_failed: the environment raised between turns;
 * verifier_failed: the reward function raised, took too long or gave no finite number.
 
 An exception of the generator, or a log-prob that is missing or impossible, is no sample's fault and passes
@@ -14,17 +16,22 @@ through: the step stops.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from zerogap.data import PromptItem
-from zerogap.errors import GenerationFailed, RewardFailed
-from zerogap.rollout.generator import Generator, Progress
+from zerogap.errors import GenerationFailed, RequestTooLong, RewardFailed
+from zerogap.rollout.environment import Environment, Session
+from zerogap.rollout.generator import Generator
 from zerogap.rollout.noise import noise_seed
-from zerogap.rollout.outcomes import sample_of
-from zerogap.rollout.rewards import RewardRequest, RewardResult, Rewards
+from zerogap.rollout.outcomes import sample_of, tampering
+from zerogap.rollout.rewards import RewardResult, checked_result
 from zerogap.rollout.shaping import Shaping, shaped
 from zerogap.types import (
     GenerateOutput,
@@ -35,12 +42,18 @@ from zerogap.types import (
     SamplingParams,
 )
 
+_MAX_GROUPS = 1024
+"""Groups whose rollouts go on at the same time."""
+
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CollectProgress:
-    """How far grading is; generation reports in the generator's own record."""
+    """How far the drawing of a batch is."""
 
-    num_rewarded: int
+    num_ended: int
+    """Rollouts that have had their last turn."""
     num_samples: int
 
 
@@ -65,14 +78,13 @@ class Rollouts:
 
 
 class Collector:
-    """Draws and rewards completions. Holds no state between batches: the same call gives the same samples."""
+    """Draws and rewards rollouts. Holds no state between batches: the same call gives the same samples."""
 
     def __init__(
         self,
         generator: Generator,
-        rewards: Rewards,
+        environment: Environment,
         *,
-        encode: Callable[[PromptItem], Sequence[int]],
         decode: Callable[[Sequence[int]], str],
         vocab_limit: int,
         sampling: SamplingParams,
@@ -84,18 +96,16 @@ class Collector:
 
         Args:
             generator: continues prompts.
-            rewards: scores completions; closed by whoever built it.
-            encode: prompt ids of an item.
+            environment: says what happens beside the policy's turns, and rewards rollouts.
             decode: text of completion ids, for generators that return none.
             vocab_limit: ids from here on mean nothing.
             sampling: how completions are drawn; ``n`` and ``sampling_seed`` are set here.
-            group_size: completions of a prompt.
+            group_size: rollouts of a prompt.
             seed: the run's; with step and place it fixes each prompt's noise.
             shapings: added to the rewards, by the name of the part that they become.
         """
         self._generator = generator
-        self._rewards = rewards
-        self._encode = encode
+        self._environment = environment
         self._decode = decode
         self._vocab_limit = vocab_limit
         self._sampling = sampling
@@ -103,78 +113,165 @@ class Collector:
         self._seed = seed
         self._shapings = dict(shapings or {})
 
-    def collect(
+    async def collect(
         self,
         items: Sequence[PromptItem],
         *,
         step: int,
         purpose: str = "train",
-        on_progress: Progress | None = None,
+        on_progress: Callable[[CollectProgress], None] | None = None,
     ) -> Rollouts:
         """``draw``, then ``reward``. Arguments and errors as there."""
-        drawn = self.draw(items, step=step, purpose=purpose, on_progress=on_progress)
-        return self.reward(drawn, on_progress=on_progress)
+        drawn = await self.draw(items, step=step, purpose=purpose, on_progress=on_progress)
+        return await self.reward(drawn)
 
-    def draw(
+    async def draw(
         self,
         items: Sequence[PromptItem],
         *,
         step: int,
         purpose: str = "train",
-        on_progress: Progress | None = None,
+        on_progress: Callable[[CollectProgress], None] | None = None,
     ) -> Rollouts:
-        """``group_size`` completions of each prompt, without rewards.
+        """``group_size`` rollouts of each prompt, without rewards.
 
         Args:
             items: prompts; one that occurs twice makes two groups with different noise.
             step: with ``purpose`` and the place in ``items``, the group's id and the seed of its noise.
             purpose: keeps the ids and noise of training and evaluation apart.
-            on_progress: gets the generator's records.
+            on_progress: called when a rollout ends.
 
         Raises:
             GenerationFailed: the generator returned what nobody asked for.
             Exception: whatever the generator raises; nothing of the batch is kept.
         """
         named = {f"{purpose}-{step:06d}-{place:04d}": item for place, item in enumerate(items)}
-        requests = {group_id: self._request(group_id, item) for group_id, item in named.items()}
-        outputs = self._generator.generate(list(requests.values()), on_progress=on_progress)
-        found = _by_sibling([self._with_text(output) for output in outputs], requests.values())
-        samples = [
-            sample_of(
-                request,
-                found.get((request.rid, index)),
-                group_id=group_id,
-                index=index,
-                vocab_limit=self._vocab_limit,
-            )
-            for group_id, request in requests.items()
-            for index in range(self._group_size)
-        ]
-        return Rollouts(groups=group_samples(samples), items=named)
+        room, ended, total = (
+            asyncio.Semaphore(_MAX_GROUPS),
+            itertools.count(1),
+            len(items) * self._group_size,
+        )
 
-    def reward(self, drawn: Rollouts, *, on_progress: Progress | None = None) -> Rollouts:
+        def on_ended() -> None:
+            if on_progress is not None:
+                on_progress(CollectProgress(num_ended=next(ended), num_samples=total))
+
+        async def draw_group(group_id: str, item: PromptItem) -> Group:
+            async with room:
+                return await self._draw_group(group_id, item, on_ended)
+
+        groups = await _together(draw_group(*one) for one in named.items())
+        return Rollouts(groups=tuple(groups), items=named)
+
+    async def reward(self, drawn: Rollouts) -> Rollouts:
         """The same samples with their rewards, or with the reason why there is none.
 
         Args:
             drawn: from ``draw``; samples that failed already are not rewarded.
-            on_progress: gets a ``CollectProgress`` after each reward.
         """
-        samples = drawn.samples
+        groups = await _together(
+            self._reward_group(group, drawn.items[group.group_id]) for group in drawn.groups
+        )
+        return Rollouts(groups=tuple(groups), items=drawn.items)
+
+    async def _draw_group(
+        self, group_id: str, item: PromptItem, on_ended: Callable[[], None]
+    ) -> Group:
+        seed = noise_seed(self._seed, group_id, item.item_id)
+        request = GenerateRequest(
+            input_ids=tuple(self._environment.prompt_ids(item)),
+            sampling_params=replace(self._sampling, n=self._group_size, sampling_seed=seed),
+        )
+
+        async def play(index: int, output: GenerateOutput | None) -> Sample:
+            first = sample_of(
+                request, output, group_id=group_id, index=index, vocab_limit=self._vocab_limit
+            )
+            sample = await self._play(item, first, index) if first.outcome.is_valid else first
+            on_ended()
+            return sample
+
+        playing: dict[int, asyncio.Task[Sample]] = {}
+        async with (
+            asyncio.TaskGroup() as tasks,
+            aclosing(self._generator.submit(request)) as updates,
+        ):
+            async for update in updates:
+                output = update.output
+                if output is None:
+                    continue
+                if output.rid != request.rid or output.index in playing or output.index >= self._group_size:  # fmt: skip
+                    msg = f"the generator returned completion {output.index} of request {output.rid}, which nobody asked for, or asked for once; request {request.rid} has {self._group_size} completions, and each comes back once"
+                    raise GenerationFailed(msg)
+                playing[output.index] = tasks.create_task(play(output.index, self._with_text(output)))  # fmt: skip
+            for index in set(range(self._group_size)) - playing.keys():
+                playing[index] = tasks.create_task(play(index, None))
+        samples = [playing[index].result() for index in range(self._group_size)]
+        return Group(group_id=group_id, samples=tuple(samples))
+
+    async def _play(self, item: PromptItem, first: Sample, index: int) -> Sample:
+        """The rollout behind its first turn."""
+
+        def seed_of(turn: int) -> int:
+            return noise_seed(self._seed, first.group_id, item.item_id, sibling=index, turn=turn)
+
+        async def generate(asked: Sample, turn: int) -> Sample | None:
+            return await self._next_turn(asked, seed_of(turn))
+
+        # The first turn's noise is the group's: the sibling's own seed of turn 0 is free.
+        session = Session(
+            item, first, seed=seed_of(0), vocab_limit=self._vocab_limit, generate=generate
+        )
+        try:
+            await self._environment.play(session)
+        except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a typed outcome
+            if session.generator_error is None and not session.is_over:
+                detail = f"{type(error).__name__}: {error}"
+                return session.sample.failed(Outcome.ENVIRONMENT_FAILED, detail)
+        # Whether the environment let it pass or not.
+        if session.generator_error is not None:
+            raise session.generator_error
+        return session.sample
+
+    async def _next_turn(self, asked: Sample, seed: int) -> Sample | None:
+        """The policy's turn behind what was asked; None if there is no room for it."""
+        request = GenerateRequest(
+            input_ids=tuple(asked.token_ids.tolist()),
+            sampling_params=replace(self._sampling, n=1, sampling_seed=seed),
+        )
+        outputs: list[GenerateOutput] = []
+        try:
+            async with aclosing(self._generator.submit(request)) as updates:
+                outputs += [u.output async for u in updates if u.output is not None]
+        except RequestTooLong:
+            return None
+        if len(outputs) != 1 or outputs[0].rid != request.rid:
+            detail = f"the generator returned {len(outputs)} outputs for one completion"
+            return asked.failed(Outcome.INFRASTRUCTURE_FAILED, detail)
+        output = self._with_text(outputs[0])
+        if problem := tampering(request, output, self._vocab_limit):
+            return asked.failed(Outcome.TAMPERED, problem)
+        return asked.append_output(output)
+
+    async def _reward_group(self, group: Group, item: PromptItem) -> Group:
+        samples = list(group.samples)
         places = [place for place, sample in enumerate(samples) if sample.outcome.is_valid]
-        requests = [
-            RewardRequest(completion=s.text, item=drawn.items[s.group_id], sample=s)
-            for s in (samples[place] for place in places)
-        ]
-        results = self._rewards.compute(requests, on_done=_counter(on_progress, len(places)))
+        results = await self._results(item, [samples[place] for place in places])
         for place, result in zip(places, results, strict=True):
             samples[place] = _with_reward(samples[place], result)
-        samples = shaped(samples, self._shapings)
-        return Rollouts(groups=group_samples(samples), items=drawn.items)
+        return replace(group, samples=tuple(shaped(samples, self._shapings)))
 
-    def _request(self, group_id: str, item: PromptItem) -> GenerateRequest:
-        seed = noise_seed(self._seed, group_id, item.item_id)
-        params = replace(self._sampling, n=self._group_size, sampling_seed=seed)
-        return GenerateRequest(input_ids=tuple(self._encode(item)), sampling_params=params)
+    async def _results(
+        self, item: PromptItem, samples: list[Sample]
+    ) -> Sequence[RewardResult | RewardFailed]:
+        try:
+            results = await self._environment.reward(item, samples)
+        except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a typed outcome
+            return [RewardFailed(f"{type(error).__name__}: {error}")] * len(samples)
+        if len(results) != len(samples):
+            msg = f"the environment gave {len(results)} rewards for {len(samples)} rollouts"
+            return [RewardFailed(msg)] * len(samples)
+        return results
 
     def _with_text(self, output: GenerateOutput) -> GenerateOutput:
         if output.text is not None:
@@ -182,38 +279,32 @@ class Collector:
         return replace(output, text=self._decode(output.output_ids.tolist()))
 
 
-def group_samples(samples: Sequence[Sample]) -> tuple[Group, ...]:
-    """Samples by their group id, whatever order they arrive in; groups in order of first arrival."""
-    members: dict[str, list[Sample]] = {}
-    for sample in samples:
-        members.setdefault(sample.group_id, []).append(sample)
-    return tuple(Group(group_id=name, samples=tuple(found)) for name, found in members.items())
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """Wait for it on a loop of its own. As ``asyncio.run``, and also where a loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
-def _by_sibling(
-    outputs: Sequence[GenerateOutput], requests: Iterable[GenerateRequest]
-) -> dict[tuple[str, int], GenerateOutput]:
-    asked = {(r.rid, index) for r in requests for index in range(r.sampling_params.n)}
-    returned = [(output.rid, output.index) for output in outputs]
-    found = dict(zip(returned, outputs, strict=True))
-    if len(found) != len(returned) or not found.keys() <= asked:
-        msg = f"the generator returned {len(returned)} outputs ({len(found)} different ones) for {len(asked)} completions, some of which nobody asked for; each request's rid and each index below n may come back once"
-        raise GenerationFailed(msg)
-    return found
-
-
-def _counter(on_progress: Progress | None, num_samples: int) -> Callable[[], None]:
-    done = itertools.count(1)
-
-    def on_done() -> None:
-        progress = CollectProgress(num_rewarded=next(done), num_samples=num_samples)
-        if on_progress is not None:
-            on_progress(progress)
-
-    return on_done
+async def _together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """All results, in order. The first exception cancels the rest, and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    return [task.result() for task in tasks]
 
 
 def _with_reward(sample: Sample, result: RewardResult | RewardFailed) -> Sample:
-    if isinstance(result, RewardFailed):
-        return sample.failed(Outcome.VERIFIER_FAILED, str(result))
-    return sample.scored(result.value, result.parts)
+    try:
+        reward = checked_result(result)
+    except RewardFailed as error:
+        return sample.failed(Outcome.VERIFIER_FAILED, str(error))
+    return sample.scored(reward.value, reward.parts)

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
-from zerogap.types import GenerateOutput, GenerateRequest
-
-Progress = Callable[[Any], None]
-"""Called by a generator now and then with a record of its own kind, for a progress display."""
+from zerogap.types import Capability, CompletionUpdate, GenerateRequest
 
 
 class Generator(Protocol):
-    """Continues prompts that are given as ids. ``zerogap.engine.Engine`` is one."""
+    """Continues prompts that are given as ids. ``zerogap.engine.AsyncEngine`` is one."""
 
-    def generate(
-        self, requests: Sequence[GenerateRequest], *, on_progress: Progress | None = None
-    ) -> list[GenerateOutput]:
-        """One output a completion, each with the ``rid`` of its request and its sibling's ``index``.
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do; whoever needs more does not ask it."""
+        ...
 
-        An aborted completion is an output like any other. The same request (ids, parameters, seed) at
-        the same weights gives the same tokens, whatever is generated beside it.
+    def submit(
+        self, request: GenerateRequest, *, with_progress: bool = False
+    ) -> AsyncGenerator[CompletionUpdate, None]:
+        """Continue one request, beside all others that are submitted before it ends.
+
+        The same request (ids, parameters, seed) at the same weights gives the same tokens, whatever is generated
+        beside it. Closing the iterator, or a cancelled caller, aborts the request.
+
+        Args:
+            request: what to continue, ``sampling_params.n`` times.
+            with_progress: whether completions are also shown while they grow, as often as the generator sees fit.
+
+        Yields:
+            An update with an ``output`` for each completion, when it ends, in any order. An aborted completion is an
+            output like any other.
 
         Raises:
             Exception: nothing can be generated. It is never turned into samples: the step stops.
         """
+        ...
+
+    async def abort(self, rid: str) -> None:
+        """End a request; its caller gets what was drawn so far. Unknown rids are ignored."""
         ...

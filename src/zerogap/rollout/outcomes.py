@@ -37,14 +37,14 @@ def sample_of(
             request, [], f"{group_id}/{index}", Outcome.INFRASTRUCTURE_FAILED, detail
         )
     output_ids = output.output_ids.tolist()
-    if problem := _tampering(request, output, vocab_limit):
+    if problem := tampering(request, output, vocab_limit):
         return _unscorable(request, output_ids, f"{group_id}/{index}", Outcome.TAMPERED, problem)
     return Sample.from_output(
         output, group_id=group_id, temperature=request.sampling_params.score_temperature
     )
 
 
-def _tampering(request: GenerateRequest, output: GenerateOutput, vocab_limit: int) -> str:
+def tampering(request: GenerateRequest, output: GenerateOutput, vocab_limit: int) -> str:
     """What the ids of the output contradict; empty if nothing."""
     if output.prompt_ids.tolist() != list(request.input_ids):
         return "the generator continued other prompt ids than it was given"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from multiprocessing.connection import Pipe
 from typing import Any
 
@@ -21,14 +22,13 @@ _NOTHING = object()
 
 
 class RewardProcess:
-    """One process and the completion it works on."""
+    """One process, and the pipe to it. Used by one thread at a time, but for ``end``."""
 
     def __init__(self, function: str, params: dict[str, Any]) -> None:
-        self.connection, theirs = Pipe()
+        self._connection, theirs = Pipe()
         self._function = function
-        self.place: int | None = None
-        self.deadline = 0.0
         self.is_dead = False
+        self._ending = threading.Lock()
         command = [
             sys.executable,
             "-m",
@@ -50,7 +50,7 @@ class RewardProcess:
             ConfigError: it cannot be.
         """
         problem = f"the process did not answer within {_START_TIMEOUT_S} s"
-        if self.connection.poll(_START_TIMEOUT_S):
+        if self._connection.poll(_START_TIMEOUT_S):
             problem = self._receive()
         if problem is _NOTHING:
             problem = "the process ended while importing it"
@@ -59,42 +59,38 @@ class RewardProcess:
             msg = f"reward function {self._function}: it cannot be used in a worker process: {problem}; name it module:function, importable from the working directory"
             raise ConfigError(msg)
 
-    def give(self, place: int, request: RewardRequest, *, deadline: float) -> None:
-        """Start on a completion."""
-        self.place, self.deadline = place, deadline
+    def answer(self, request: RewardRequest, *, timeout_s: float) -> RewardResult | RewardFailed:
+        """Wait for the reward of a completion; if there is none, why, and the process is ended."""
         self._send(request)
-
-    def take_result(self, timeout_s: float) -> tuple[int, RewardResult | RewardFailed]:
-        """The place and its answer; if there is none, why, and the process is ended."""
-        place, self.place = self.place or 0, None
-        if not self.connection.poll():
+        if not self._connection.poll(timeout_s):
             self.end()
-            return place, RewardFailed(f"the reward function took longer than {timeout_s} s")
+            return RewardFailed(f"the reward function took longer than {timeout_s} s")
         result = self._receive()
         if result is _NOTHING:
             self.end()
-            return place, RewardFailed(
-                "the reward function ended its process (out of memory, or a crash)"
-            )
-        return place, result
+            return RewardFailed("the reward function ended its process (out of memory, or a crash)")
+        return result
 
     def end(self) -> None:
-        """End this process and its children at once: it keeps nothing that could be lost."""
+        """End this process and its children at once, from any thread; whoever waits for its answer notices.
+
+        It keeps nothing that could be lost.
+        """
         self.is_dead = True
-        self.connection.close()
-        if self._process.returncode is None:
-            # Its id, which is also its group's, cannot be another's before we have waited for it.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        with self._ending:
+            if self._process.returncode is None:
+                # Its id, which is also its group's, cannot be another's before we have waited for it.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
 
     def _send(self, message: object) -> None:
         # A dead process is noticed where its answer is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send(message)
+            self._connection.send(message)
 
     def _receive(self) -> Any:  # noqa: ANN401 - whatever the other process sent
         try:
-            return self.connection.recv()
+            return self._connection.recv()
         except (EOFError, ConnectionResetError):
             return _NOTHING

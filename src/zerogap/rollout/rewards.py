@@ -11,7 +11,7 @@ and may raise: the sample is then left out of its group's statistics and counted
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Protocol
@@ -49,20 +49,10 @@ class RewardFunction(Protocol):
 
 
 class Rewards(Protocol):
-    """Rewards many completions. Owns whatever it needs for that, until ``close``."""
+    """Rewards completions, many at a time. Owns whatever it needs for that, until ``close``."""
 
-    def compute(
-        self,
-        requests: Sequence[RewardRequest],
-        *,
-        on_done: Callable[[], None] | None = None,
-    ) -> list[RewardResult | RewardFailed]:
-        """One result a request, in order; a failure is an entry, not an exception.
-
-        Args:
-            requests: completions.
-            on_done: called after each one, for a progress display.
-        """
+    async def reward(self, request: RewardRequest) -> RewardResult | RewardFailed:
+        """The reward of one completion; a failure is a result, not an exception."""
         ...
 
     def close(self) -> None:
@@ -71,24 +61,14 @@ class Rewards(Protocol):
 
 
 class DirectRewards:
-    """Calls the function here, one completion after the other. For functions that are quick and end."""
+    """Calls the function in the caller's thread. For functions that are quick and end."""
 
     def __init__(self, function: RewardFunction) -> None:
         self._function = function
 
-    def compute(
-        self,
-        requests: Sequence[RewardRequest],
-        *,
-        on_done: Callable[[], None] | None = None,
-    ) -> list[RewardResult | RewardFailed]:
+    async def reward(self, request: RewardRequest) -> RewardResult | RewardFailed:
         """See ``Rewards``."""
-        results = []
-        for request in requests:
-            results.append(reward_or_failure(self._function, request))
-            if on_done is not None:
-                on_done()
-        return results
+        return reward_or_failure(self._function, request)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -110,8 +90,10 @@ def checked_result(returned: object) -> RewardResult:
     """What a reward function returned, as a result.
 
     Raises:
-        RewardFailed: it is no finite number, or a part is none.
+        RewardFailed: it is one, or it is no finite number, or a part is none.
     """
+    if isinstance(returned, RewardFailed):
+        raise returned
     result = (
         returned
         if isinstance(returned, RewardResult)

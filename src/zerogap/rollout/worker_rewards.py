@@ -11,11 +11,11 @@ spawn runs the user's main script a second time.
 
 from __future__ import annotations
 
-import time
+import asyncio
+import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from zerogap.errors import RewardFailed
@@ -47,70 +47,77 @@ class WorkerRewards:
         """
         self._start = (function, dict(params or {}))
         self._timeout_s = timeout_s
-        self._num_workers = num_workers
         self._workers: list[RewardProcess] = []
-        self._finalizer = weakref.finalize(self, _end_all, self._workers)
-        self._add_worker().wait_until_ready()
+        # A thread waits for each process that works.
+        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="zerogap-reward")
+        self._finalizer = weakref.finalize(self, _end_all, self._workers, self._threads)
+        self._idle = [self._add_worker()]
 
-    def compute(
-        self,
-        requests: Sequence[RewardRequest],
-        *,
-        on_done: Callable[[], None] | None = None,
-    ) -> list[RewardResult | RewardFailed]:
+    async def reward(self, request: RewardRequest) -> RewardResult | RewardFailed:
         """See ``Rewards``. A completion that ends or outlives its process gives a RewardFailed."""
-        results: dict[int, RewardResult | RewardFailed] = {}
-        waiting = deque(enumerate(requests))
+        if not self._finalizer.alive:
+            msg = "these rewards were closed; build new ones"
+            raise RewardFailed(msg)
+        task = _Task(request)
+        answer = self._threads.submit(self._answer, task)
         try:
-            while len(results) < len(requests):
-                self._assign(waiting)
-                for place, result in self._finished():
-                    results[place] = result
-                    if on_done is not None:
-                        on_done()
-        except BaseException:
-            # Interrupted: no process may be left working on a place of this call.
-            _end_all(self._workers)
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            task.cancel()
             raise
-        return [results[place] for place in range(len(requests))]
 
     def close(self) -> None:
         """End the processes."""
         self._finalizer()
 
+    def _answer(self, task: _Task) -> RewardResult | RewardFailed:
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = self._add_worker()
+        result = task.work(worker, timeout_s=self._timeout_s)
+        if worker.is_dead:
+            self._workers.remove(worker)
+        else:
+            self._idle.append(worker)
+        return result
+
     def _add_worker(self) -> RewardProcess:
-        if not self._finalizer.alive:
-            msg = "these rewards were closed; build new ones"
-            raise RewardFailed(msg)
         worker = RewardProcess(*self._start)
         self._workers.append(worker)
+        worker.wait_until_ready()
         return worker
 
-    def _assign(self, waiting: deque[tuple[int, RewardRequest]]) -> None:
-        missing = min(self._num_workers, len(self._busy()) + len(waiting)) - len(self._workers)
-        started = [self._add_worker() for _ in range(missing)]
-        for worker in started:
-            worker.wait_until_ready()
-        for worker in self._workers:
-            if waiting and worker.place is None:
-                worker.give(*waiting.popleft(), deadline=time.monotonic() + self._timeout_s)
 
-    def _busy(self) -> list[RewardProcess]:
-        return [worker for worker in self._workers if worker.place is not None]
+class _Task:
+    """A completion, and the process that works on it."""
 
-    def _finished(self) -> list[tuple[int, RewardResult | RewardFailed]]:
-        """Results of workers that have answered, died or run out of time; waits for the first of them."""
-        busy = self._busy()
-        patience = min(worker.deadline for worker in busy) - time.monotonic()
-        ready = wait([worker.connection for worker in busy], timeout=max(patience, 0))
-        now = time.monotonic()
-        done = [w for w in busy if w.connection in ready or w.deadline <= now]
-        results = [worker.take_result(self._timeout_s) for worker in done]
-        self._workers[:] = [worker for worker in self._workers if not worker.is_dead]
-        return results
+    def __init__(self, request: RewardRequest) -> None:
+        self._request = request
+        self._worker: RewardProcess | None = None
+        self._is_cancelled = False
+        self._lock = threading.Lock()
+
+    def work(self, worker: RewardProcess, *, timeout_s: float) -> RewardResult | RewardFailed:
+        """Wait for the answer."""
+        with self._lock:
+            if self._is_cancelled:
+                return RewardFailed("nobody waits for this reward any more")
+            self._worker = worker
+        result = worker.answer(self._request, timeout_s=timeout_s)
+        with self._lock:
+            self._worker = None
+        return result
+
+    def cancel(self) -> None:
+        """Nobody waits any more: no process may be left working on it."""
+        with self._lock:
+            self._is_cancelled = True
+            if self._worker is not None:
+                self._worker.end()
 
 
-def _end_all(workers: list[RewardProcess]) -> None:
-    for worker in workers:
+def _end_all(workers: list[RewardProcess], threads: ThreadPoolExecutor) -> None:
+    threads.shutdown(wait=False, cancel_futures=True)
+    for worker in list(workers):
         worker.end()
-    workers.clear()

@@ -1,10 +1,9 @@
-"""Collectors of a recipe: its prompts' encoding, its rewards and its seed, on one engine."""
+"""Collectors of a recipe: its environment and its seed, on one generator."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zerogap.data import PromptItem
-from zerogap.rollout import Collector, Generator, Rewards, Shaping
+from zerogap.rollout import Collector, Environment, Generator, Shaping
 from zerogap.run.policy import Policy
 from zerogap.types import SamplingParams
 
@@ -14,22 +13,18 @@ class Collectors:
     """Makes collectors that differ only in how they draw. Reads the policy as it is when they are used."""
 
     policy: Policy
-    engine: Generator
-    rewards: Rewards
-    """Closed by whoever built it."""
-    encode: Callable[[PromptItem], Sequence[int]]
-    """Prompt ids of an item."""
+    generator: Generator
+    environment: Environment
     seed: int
     """The run's."""
     shapings: Mapping[str, Shaping] = field(default_factory=dict)
     """Added to rewards, by name."""
 
     def __call__(self, sampling: SamplingParams, group_size: int) -> Collector:
-        """One that draws ``group_size`` completions of each prompt."""
+        """One that draws ``group_size`` rollouts of each prompt."""
         return Collector(
-            self.engine,
-            self.rewards,
-            encode=self.encode,
+            self.generator,
+            self.environment,
             decode=self.policy.detokenize,
             vocab_limit=self.policy.vocab_limit,
             sampling=sampling,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zerogap.config import EvaluateConfig, RunConfig, SamplingConfig
 from zerogap.data import PromptItem
 from zerogap.obs import StepMetrics
-from zerogap.rollout import Collector, Progress, Rollouts
+from zerogap.rollout import Collector, CollectProgress, Rollouts, run_async
 from zerogap.types import SamplingParams
 
 MakeCollector = Callable[[SamplingParams, int], Collector]
@@ -41,19 +41,23 @@ class Evaluation:
         make_collector: MakeCollector,
         *,
         metrics: StepMetrics,
-        on_progress: Progress | None = None,
+        on_progress: Callable[[CollectProgress], None] | None = None,
     ) -> None:
         """Answer every prompt and add ``eval/*`` to ``metrics``. The noise is the same at every evaluation."""
         if self.config.greedy:
             params = self.sampling.greedy().params()
-            answered = make_collector(params, 1).collect(
-                self.items, step=0, purpose="eval-greedy", on_progress=on_progress
+            answered = run_async(
+                make_collector(params, 1).collect(
+                    self.items, step=0, purpose="eval-greedy", on_progress=on_progress
+                )
             )
             _add_mean(metrics, "eval/reward/mean", answered)
             _add_counts(metrics, answered)
         if self.config.samples:
-            drawn = make_collector(self.sampling.params(), self.config.samples).collect(
-                self.items, step=0, purpose="eval-sampled", on_progress=on_progress
+            drawn = run_async(
+                make_collector(self.sampling.params(), self.config.samples).collect(
+                    self.items, step=0, purpose="eval-sampled", on_progress=on_progress
+                )
             )
             _add_mean(metrics, "eval/sampled/reward/mean", drawn)
             if not self.config.greedy:

@@ -1,12 +1,15 @@
 """Grade any model on a recipe's held-out prompts."""
 
+from contextlib import closing
+
 from rich.console import Console
 
 from zerogap.config import ModelSection, RunConfig
 from zerogap.data import PromptEncoder, build_prompt_sets
+from zerogap.engine import AsyncEngine
 from zerogap.errors import ConfigError
 from zerogap.obs import Progress, StepMetrics
-from zerogap.rollout import build_rewards
+from zerogap.rollout import SingleTurn, build_rewards
 from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import load_policy
@@ -30,21 +33,19 @@ def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dic
         seed=config.run.seed,
     )
     rewards = build_rewards(config.reward, score=sets.score)
-    make_collector = Collectors(
-        policy=policy,
-        engine=policy.engine(config.engine, seed=config.run.seed),
-        rewards=rewards,
-        encode=PromptEncoder(policy.tokenizer, config.prompt),
-        seed=config.run.seed,
-    )
     evaluation = Evaluation.of_recipe(config, sets.evaluation)
     metrics = StepMetrics()
     progress = Progress(Console(stderr=True), is_quiet=quiet)
-    try:
-        with progress.phase(
-            "evaluate", total=evaluation.num_completions, unit="completions"
-        ) as phase:
-            evaluation.run(make_collector, metrics=metrics, on_progress=show_generation(phase))
-    finally:
-        rewards.close()
+    with (
+        closing(rewards),
+        AsyncEngine(policy.engine(config.engine, seed=config.run.seed)) as engine,
+        progress.phase("evaluate", total=evaluation.num_completions, unit="completions") as phase,
+    ):
+        make_collector = Collectors(
+            policy=policy,
+            generator=engine,
+            environment=SingleTurn(PromptEncoder(policy.tokenizer, config.prompt), rewards),
+            seed=config.run.seed,
+        )
+        evaluation.run(make_collector, metrics=metrics, on_progress=show_generation(phase))
     return metrics.reduce()

@@ -1,4 +1,4 @@
-"""What a run is about: prompts to train on and to be judged by, how they become ids, and how answers are graded."""
+"""What a run is about: prompts to train and to evaluate on, how they become ids, and how answers are rewarded."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from zerogap.data import (
     build_prompt_sets,
     check_prompt_lengths,
 )
-from zerogap.rollout import Demonstrations, Generator, Shaping, build_rewards
+from zerogap.rollout import Demonstrations, Generator, Shaping, SingleTurn, build_rewards
 from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
@@ -46,14 +46,13 @@ class Exercise:
         self._rewards.close()
 
     def collectors(
-        self, engine: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
+        self, generator: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
     ) -> Collectors:
-        """Those that ask ``engine``; training adds shapings to what the verifier says."""
+        """Those that ask ``generator``; training adds shapings to what the verifier says."""
         return Collectors(
             policy=self._policy,
-            engine=engine,
-            rewards=self._rewards,
-            encode=self.encode,
+            generator=generator,
+            environment=SingleTurn(self.encode, self._rewards),
             seed=self._seed,
             shapings=shapings,
         )

@@ -16,6 +16,7 @@ from zerogap.rollout import (
     Shaping,
     by_completion_len,
     collect_dynamically,
+    run_async,
 )
 from zerogap.run.collectors import Collectors
 from zerogap.run.exercise import Exercise
@@ -84,11 +85,13 @@ class CompletionGatherer:
                 self._spans.span("generate"),
                 self._progress.phase(f"step {step}: generate", total=total, unit="completions") as phase,
             ):  # fmt: skip
-                drawn = collector.draw(
-                    items, step=step, purpose=purpose, on_progress=show_generation(phase)
+                drawn = run_async(
+                    collector.draw(
+                        items, step=step, purpose=purpose, on_progress=show_generation(phase)
+                    )
                 )
             with self._spans.span("reward"):
-                return collector.reward(drawn)
+                return run_async(collector.reward(drawn))
 
         wanted = self._rollout.prompts_per_step
         found = collect_dynamically(collect, num_groups=wanted, max_rounds=self._max_rounds)

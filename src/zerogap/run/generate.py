@@ -1,13 +1,14 @@
 """Completions of prompts given on the command line."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from zerogap.config import EngineConfig, ModelSection, PromptConfig
 from zerogap.data import PromptEncoder, PromptItem
-from zerogap.engine import StreamedOutput
+from zerogap.engine import AsyncEngine
 from zerogap.run.policy import load_policy
 from zerogap.run.threads import apply_threads
-from zerogap.types import GenerateRequest, SamplingParams
+from zerogap.types import CompletionUpdate, GenerateRequest, SamplingParams
 
 
 def generate_text(
@@ -17,7 +18,7 @@ def generate_text(
     *,
     system: str | None = None,
     is_raw: bool = False,
-) -> Iterator[StreamedOutput]:
+) -> Iterator[CompletionUpdate]:
     """Stream the completions of each prompt, prompt after prompt.
 
     Args:
@@ -29,10 +30,15 @@ def generate_text(
     """
     apply_threads()
     policy = load_policy(ModelSection(path=model), seed=0)
-    engine = policy.engine(EngineConfig())
     encode = PromptEncoder(policy.tokenizer, PromptConfig(chat=not is_raw, system=system))
-    for number, prompt in enumerate(prompts):
-        ids = tuple(encode(PromptItem(item_id=f"prompt-{number}", question=prompt)))
-        yield from engine.stream(
-            GenerateRequest(input_ids=ids, sampling_params=params, rid=str(number))
-        )
+    with AsyncEngine(policy.engine(EngineConfig())) as engine, asyncio.Runner() as loop:
+        for number, prompt in enumerate(prompts):
+            ids = tuple(encode(PromptItem(item_id=f"prompt-{number}", question=prompt)))
+            request = GenerateRequest(input_ids=ids, sampling_params=params, rid=str(number))
+            updates = engine.submit(request, with_progress=True)
+            while (update := loop.run(_next(updates))) is not None:
+                yield update
+
+
+async def _next(updates: AsyncGenerator[CompletionUpdate, None]) -> CompletionUpdate | None:
+    return await anext(updates, None)

@@ -14,11 +14,12 @@ from zerogap.ledger import ForwardScorer, Ledger
 from zerogap.run.adaptations import Adaptations
 from zerogap.run.numerics import Numerics, settle_numerics
 from zerogap.run.policy import Policy
-from zerogap.run.serving import build_serving
+from zerogap.run.serving import Serving, build_serving
 from zerogap.run.trainers import build_trainer, exact_version
 from zerogap.run.versions import StepSettings
 from zerogap.train import Trainer
-from zerogap.weights import WeightVersions
+from zerogap.types import Capability, needed_capabilities
+from zerogap.weights import WeightHistory, WeightVersions
 
 
 class Machines:
@@ -41,14 +42,7 @@ class Machines:
         self.numerics = self._settle_numerics()
         """Whose matrix products each side uses."""
         self.trainer: Trainer = build_trainer(config, policy, products=self.numerics.trainer)
-        self.serving = build_serving(
-            policy,
-            self._engine_config(),
-            self.versions,
-            products=self.numerics.engine,
-            lag=config.rollout.lag,
-            seed=config.run.seed,
-        )
+        self.serving = self._build_serving(history=None)
         self.ledger = self._build_ledger()
 
     @property
@@ -99,15 +93,8 @@ class Machines:
             self.numerics = self._settle_numerics()
             self.trainer.use_products(self.numerics.trainer)
         if (adaptations.lag, adaptations.is_exact) != (before.lag, before.is_exact):
-            self.serving = build_serving(
-                self.policy,
-                self._engine_config(),
-                self.versions,
-                products=self.numerics.engine,
-                lag=adaptations.lag,
-                seed=self._config.run.seed,
-                history=self.serving.history,
-            )
+            self.serving.close()
+            self.serving = self._build_serving(history=self.serving.history)
             self.ledger = self._build_ledger()
             self.serving.publish(self.version)
 
@@ -116,6 +103,20 @@ class Machines:
     def _engine_config(self) -> EngineConfig:
         engine = self._config.engine
         return engine.model_copy(update={"dtype": None}) if self.adaptations.is_exact else engine
+
+    def _build_serving(self, *, history: WeightHistory | None) -> Serving:
+        config, group_size = self._config, self._config.rollout.group_size
+        params = config.rollout.sampling.params(n=group_size, seed=config.run.seed)
+        return build_serving(
+            self.policy,
+            self._engine_config(),
+            self.versions,
+            lag=self.adaptations.lag,
+            seed=config.run.seed,
+            products=self.numerics.engine,
+            needed={Capability.LOG_PROBS, *needed_capabilities(params)},
+            history=history,
+        )
 
     def _settle_numerics(self) -> Numerics:
         numerics = settle_numerics(

@@ -1,19 +1,17 @@
-"""From the progress records of engine and trainer to a phase on the console."""
+"""From the progress records of rollouts and trainer to a phase on the console."""
 
 from collections.abc import Callable
-from typing import Any
 
-from zerogap.engine import GenerateProgress
 from zerogap.obs import Phase
+from zerogap.rollout import CollectProgress
 from zerogap.train import TrainProgress
 
 
-def show_generation(phase: Phase) -> Callable[[Any], None]:
-    """A callback for generators; records of other kinds (grading) say nothing here."""
+def show_generation(phase: Phase) -> Callable[[CollectProgress], None]:
+    """A callback for ``Collector.draw``."""
 
-    def show(record: object) -> None:
-        if isinstance(record, GenerateProgress):
-            phase.update(record.num_finished, record.num_sequences)
+    def show(record: CollectProgress) -> None:
+        phase.update(record.num_ended, record.num_samples)
 
     return show
 

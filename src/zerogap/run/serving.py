@@ -4,17 +4,19 @@ By default engine and trainer hold one model and a publish copies nothing. An en
 computes in another precision, or that stays some versions behind has weights of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from zerogap.config import EngineConfig
-from zerogap.engine import Engine, EngineStats
+from zerogap.engine import AsyncEngine, EngineStats
+from zerogap.errors import ConfigError
 from zerogap.foreign import TransformersGenerator
 from zerogap.kernels import Products, round_bf16
 from zerogap.models import Precision
 from zerogap.rollout import Generator
 from zerogap.run.policy import Policy
+from zerogap.types import Capability
 from zerogap.weights import (
     CopiedWeights,
     Published,
@@ -31,8 +33,8 @@ class RolloutEngine(Generator, WeightSink, Protocol):
     """What a run asks of whoever samples."""
 
     @property
-    def stats(self) -> EngineStats:
-        """Counters up to now."""
+    def stats(self) -> EngineStats | None:
+        """Counters up to now; None if it has none."""
         ...
 
     def release_memory_occupation(self) -> None:
@@ -43,13 +45,17 @@ class RolloutEngine(Generator, WeightSink, Protocol):
         """Take it again."""
         ...
 
+    def close(self) -> None:
+        """End its thread. May be called twice."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
     """An engine with its weights' way from the trainer. Replaced as a whole when a remedy changes it."""
 
     engine: RolloutEngine
-    judge: Engine
+    evaluator: AsyncEngine
     """Answers evaluation prompts, always with the trainer's present weights; the engine itself where it shares them."""
     publish: Callable[[int], Published]
     """Serve the trainer's weights as they are now, under this version."""
@@ -59,7 +65,12 @@ class Serving:
     @property
     def is_copy(self) -> bool:
         """Whether the engine has weights of its own."""
-        return self.engine is not self.judge
+        return self.engine is not self.evaluator
+
+    def close(self) -> None:
+        """End the engines' threads."""
+        self.engine.close()
+        self.evaluator.close()
 
 
 def build_serving(
@@ -70,6 +81,7 @@ def build_serving(
     products: Products = "exact",
     lag: int,
     seed: int,
+    needed: Collection[Capability] = (),
     history: WeightHistory | None = None,
 ) -> Serving:
     """The engine of a recipe, without weights: publish to it before it generates.
@@ -81,17 +93,26 @@ def build_serving(
         products: which matrix products its passes use.
         lag: versions that the engine stays behind.
         seed: of the engine's own noise.
+        needed: what the recipe asks of whoever samples.
         history: taken over from another serving of the same run.
+
+    Raises:
+        ConfigError: the engine lacks something that is needed.
     """
     own = policy.model.precision
     precision: Precision = own if config.dtype is None else config.dtype
-    judge = policy.engine(config, products=products, seed=seed)
+    evaluator = AsyncEngine(policy.engine(config, products=products, seed=seed))
     if config.backend == "zerogap" and precision == own and not lag:
-        publisher = Publisher(SharedWeights(policy.model), judge, versions)
-        return Serving(engine=judge, judge=judge, publish=publisher.publish, history=None)
+        publisher = Publisher(SharedWeights(policy.model), evaluator, versions)
+        return Serving(
+            engine=evaluator, evaluator=evaluator, publish=publisher.publish, history=None
+        )
     if history is None and lag:
         history = WeightHistory(lag + 1)
     engine = _copying_engine(policy, config, precision, products, seed)
+    if missing := set(needed) - engine.capabilities:
+        msg = f'engine.backend = {config.backend!r} lacks what this recipe asks of its engine: {", ".join(sorted(missing))}; leave that out of rollout.sampling, or set engine.backend = "zerogap"'
+        raise ConfigError(msg)
     source = CopiedWeights(
         policy.model,
         history,
@@ -99,7 +120,7 @@ def build_serving(
         rounding=round_bf16 if precision == "bf16" != own else unrounded,
     )
     publisher = Publisher(source, engine, versions)
-    return Serving(engine=engine, judge=judge, publish=publisher.publish, history=history)
+    return Serving(engine=engine, evaluator=evaluator, publish=publisher.publish, history=history)
 
 
 def _copying_engine(
@@ -114,5 +135,5 @@ def _copying_engine(
             dtype=precision,
             seed=seed,
         )
-    model = policy.model.copied(precision=precision)
-    return policy.engine(config, model=model, products=products, seed=seed)
+    copied = policy.model.copied(precision=precision)
+    return AsyncEngine(policy.engine(config, model=copied, products=products, seed=seed))

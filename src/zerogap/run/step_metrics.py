@@ -44,8 +44,18 @@ _TRAIN_FIELDS = (
 )
 
 
-def add_engine_metrics(metrics: StepMetrics, stats: EngineStats) -> None:
-    """``engine/*`` of one step's generation, apart from rates."""
+def add_engine_metrics(
+    metrics: StepMetrics,
+    samples: Sequence[Sample],
+    before: EngineStats | None,
+    after: EngineStats | None,
+) -> None:
+    """``engine/*`` of one step's generation, apart from rates; what an engine without counters drew is in its samples."""
+    if before is None or after is None:
+        num_drawn = sum(int((sample.weight_version >= 0).sum()) for sample in samples)
+        metrics.add("engine/num_sampled_tokens", num_drawn)
+        return
+    stats = after - before
     metrics.add_all({f"engine/{name}": getattr(stats, name) for name in _ENGINE_COUNTS})
 
 

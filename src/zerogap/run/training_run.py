@@ -92,6 +92,7 @@ class TrainingRun:
         if warning := warning_of_truncation(self.config.rollout.sampling.params()):
             self._console.print(warning)
         self.machines = Machines(self.config, policy, say=self._say)
+        self._open.callback(lambda: self.machines.serving.close())
         self.exercise = self._open.enter_context(Exercise(self.config, policy))
         self._describe()
         resumed_step = self._load()
@@ -164,7 +165,7 @@ class TrainingRun:
         self.machines.versions.admit(samples)
         if gathered.note:
             self._console.print(gathered.note)
-        add_engine_metrics(metrics, self.engine.stats - before)
+        add_engine_metrics(metrics, gathered.drawn.samples, before, self.engine.stats)
         add_rollout_metrics(metrics, gathered.drawn.samples)
         add_staleness(metrics, samples, self.machines.version)
         # Keys and values are of no use to the next weights, and their memory is of use to the backward pass.
@@ -269,8 +270,9 @@ class TrainingRun:
     def _evaluate(self, metrics: StepMetrics) -> None:
         serving, total = self.machines.serving, self.exercise.evaluation.num_completions
         if serving.is_copy:
-            serving.judge.set_weight_version(self.machines.version)
-            serving.judge.resume_memory_occupation()
+            version = self.machines.version
+            serving.evaluator.call(lambda engine: engine.set_weight_version(version)).result()
+            serving.evaluator.resume_memory_occupation()
         with (
             self.files.spans.span("evaluate"),
             self._progress.phase(
@@ -278,14 +280,14 @@ class TrainingRun:
             ) as phase,
         ):
             self.exercise.evaluation.run(
-                self.exercise.collectors(serving.judge),
+                self.exercise.collectors(serving.evaluator),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
         # A resumed run has not evaluated: what evaluation left in the cache must not show in the next step's counts.
-        serving.judge.flush_cache()
+        serving.evaluator.call(lambda engine: engine.flush_cache()).result()
         if serving.is_copy:
-            serving.judge.release_memory_occupation()
+            serving.evaluator.release_memory_occupation()
 
     def _evaluate_start(self) -> None:
         if self.config.evaluate.every:

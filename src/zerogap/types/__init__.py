@@ -3,9 +3,11 @@
 Plain numpy and dataclasses; no torch. Everything here is frozen and checked once, on creation.
 """
 
+from zerogap.types.capability import Capability, needed_capabilities
 from zerogap.types.columns import Ragged
 from zerogap.types.exclusion import Exclusion, exclusion_reason
 from zerogap.types.generation import (
+    CompletionUpdate,
     FinishReason,
     GenerateOutput,
     GenerateRequest,
@@ -18,6 +20,8 @@ from zerogap.types.sampling import SamplingParams
 
 __all__ = [
     "SAMPLE_COLUMNS",
+    "Capability",
+    "CompletionUpdate",
     "Exclusion",
     "FinishReason",
     "GenerateOutput",
@@ -31,5 +35,6 @@ __all__ = [
     "Turn",
     "WeightVersionSpan",
     "exclusion_reason",
+    "needed_capabilities",
     "version_spans",
 ]

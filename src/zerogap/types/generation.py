@@ -56,6 +56,10 @@ class GenerateRequest:
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     rid: str = field(default_factory=_new_rid)
     """Unique among live requests; the engine refuses a second live request of the same rid."""
+    policy: str = ""
+    """Which of the generator's models continues it; empty for its only one."""
+    adapter: str = ""
+    """Name of the adapter on that model; empty for none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_ids", tuple(map(int, self.input_ids)))
@@ -102,3 +106,33 @@ class GenerateOutput:
         for span in self.weight_versions:
             versions[span.start : span.end] = span.version
         return versions
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionUpdate:
+    """A completion so far; each update repeats what came before it."""
+
+    rid: str
+    index: int
+    """Which of the request's n siblings."""
+    output_ids: np.ndarray
+    """int32 [C]"""
+    output_log_probs: np.ndarray
+    """float32 [C], nats"""
+    text: str | None
+    """Text that will not change any more: unfinished characters and possible beginnings of a stop
+    string are held back. None if the generator returns no text."""
+    output: GenerateOutput | None
+    """The whole output, once the completion has ended."""
+
+    @classmethod
+    def ended(cls, output: GenerateOutput) -> "CompletionUpdate":
+        """The last update of a completion."""
+        return cls(
+            rid=output.rid,
+            index=output.index,
+            output_ids=output.output_ids,
+            output_log_probs=output.output_log_probs,
+            text=output.text,
+            output=output,
+        )

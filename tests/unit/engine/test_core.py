@@ -1,5 +1,7 @@
 """Aborts, pauses and weight versions, over a fake runner."""
 
+from dataclasses import replace
+
 import pytest
 from helpers.fake_runner import expected_tokens, fake_engine, run_until_idle
 
@@ -315,3 +317,41 @@ def test_the_seed_of_a_request_without_one_depends_on_the_engines_seed_and_its_t
         seeds.append([o.seed for o in sorted(run_until_idle(core), key=lambda o: o.rid)])
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 2
+
+
+# ------------------------------------------------------------------ policies and adapters
+
+
+def test_equal_prompts_under_two_adapters_share_no_pages():
+    adapters = {("", ""), ("", "red"), ("", "blue")}
+    core, _ = fake_engine(weights=frozenset(adapters))
+    asked = [
+        GenerateRequest(
+            input_ids=tuple(range(1, 40)),
+            adapter=adapter,
+            sampling_params=SamplingParams(max_new_tokens=4, sampling_seed=1, n=2),
+        )
+        for adapter in ("", "red", "blue", "red")
+    ]
+    for request in asked:
+        core.add_request(request)
+    while not core.is_idle:
+        held = {}
+        for sequence in core._scheduler.running:
+            held.setdefault(sequence.weights, set()).update(sequence.held_pages())
+        assert sum(map(len, held.values())) == len(set().union(*held.values()))
+        core.step()
+        core.check_integrity()
+    # One prompt is computed under each name, and found again under its own.
+    assert core.stats.num_prefill_tokens == 3 * 39
+    core.add_request(replace(asked[3], rid="again"))
+    run_until_idle(core)
+    assert core.stats.num_prefill_tokens == 3 * 39 + 1
+
+
+@pytest.mark.parametrize("named", [{"policy": "other"}, {"adapter": "red"}])
+def test_a_policy_or_adapter_that_nobody_loaded_is_refused_at_the_door(named):
+    core, _ = fake_engine()
+    with pytest.raises(InvalidRequest, match=next(iter(named.values()))):
+        core.add_request(GenerateRequest(input_ids=(1, 2), **named))
+    assert core.is_idle

@@ -1,7 +1,5 @@
 """Whole requests through a two-layer model: what is drawn and reported, and that nothing disturbs it."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -402,7 +400,6 @@ def test_a_paused_engine_refuses_calls_that_would_hang():
     for call in (
         lambda: engine.generate([request()]),
         lambda: engine.score(prompt(5)),
-        lambda: list(engine.stream(request())),
     ):
         with pytest.raises(EngineStateError, match="continue_generation"):
             call()
@@ -435,36 +432,6 @@ def test_a_call_within_a_calls_callback_disturbs_neither():
 
     outer = engine.generate([request(n=2)], on_progress=generate_once)
     EXACT.check(reported([*outer, *inner[0]]), reported(expected))
-
-
-def test_a_stream_is_cumulative_and_ends_with_the_output():
-    def decode(ids, skip_special):
-        return bytes(ids).decode(errors="replace")
-
-    engine = tiny_engine(detokenizer=decode)
-    (expected,) = engine.generate([request(rid="a")])
-    items = list(engine.stream(request(rid="b")))
-    assert [len(item.output_ids) for item in items] == list(range(1, 21))
-    for item, following in itertools.pairwise(items):
-        assert following.text.startswith(item.text)
-        assert item.finish_reason is None
-    EXACT.check(reported([items[-1].output]), reported([expected]))
-    assert items[-1].text == expected.text
-    assert items[-1].finish_reason == expected.finish_reason
-
-
-def test_a_stream_of_siblings_ends_each_once():
-    items = list(tiny_engine().stream(request(n=3, max_new_tokens=4)))
-    assert sorted(item.index for item in items if item.output) == [0, 1, 2]
-
-
-def test_closing_a_stream_aborts_it():
-    engine = tiny_engine()
-    stream = engine.stream(request(n=2))
-    next(stream)
-    stream.close()
-    assert engine.is_idle
-    assert engine.stats.num_aborted == 2
 
 
 @pytest.mark.parametrize(

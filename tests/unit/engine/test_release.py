@@ -127,7 +127,6 @@ def test_calls_that_would_hang_are_refused():
     for call in (
         lambda: engine.generate([request()]),
         lambda: engine.score(prompt(5)),
-        lambda: list(engine.stream(request())),
     ):
         with pytest.raises(EngineStateError, match="resume_memory_occupation"):
             call()

@@ -20,7 +20,6 @@ def test_nothing_is_generated_scored_or_renumbered_during_an_update():
     for call in (
         lambda: engine.generate([request()]),
         lambda: engine.score(prompt(5)),
-        lambda: list(engine.stream(request())),
         lambda: engine.set_weight_version(1),
     ):
         with pytest.raises(EngineStateError, match=r"has not ended, .* publish a complete version"):

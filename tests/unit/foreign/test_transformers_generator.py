@@ -1,7 +1,10 @@
+import asyncio
+
 import numpy as np
 import pytest
 import torch
 from helpers import tiny_engine
+from helpers.generated import generated, outputs_of
 from helpers.planted_fault import planted_fault
 from helpers.tiny_engine import EOS, request
 from helpers.tiny_models import FAMILIES, tiny_model
@@ -50,7 +53,7 @@ def trainer_log_probs(model, outputs, temperature=1.0):
 def test_reported_log_probs_are_those_of_our_own_trainer_up_to_rounding(family, temperature):
     model = tiny_model(family)
     asked = [request(prompt(9, seed), n=3, temperature=temperature) for seed in range(2)]
-    outputs = generator(model).generate(asked)
+    outputs = generated(generator(model), asked)
     scores = trainer_log_probs(model, outputs, temperature=temperature or 1.0)
     theirs = np.concatenate([o.output_log_probs for o in outputs])
     FP32_MODEL.check(theirs, np.concatenate(scores))
@@ -62,8 +65,8 @@ def test_reported_log_probs_are_those_of_our_own_trainer_up_to_rounding(family, 
 def test_the_same_request_draws_the_same_whatever_is_asked_beside_it():
     engine = generator()
     asked = [request(prompt(9, seed), rid=f"r{seed}", n=2, sampling_seed=seed) for seed in range(3)]
-    alone = [engine.generate([one]) for one in asked]
-    beside = engine.generate(list(reversed(asked)))
+    alone = [generated(engine, [one]) for one in asked]
+    beside = generated(engine, list(reversed(asked)))
     by_name = {(o.rid, o.index): o for o in beside}
     for one in (output for outputs in alone for output in outputs):
         assert by_name[one.rid, one.index].output_ids.tolist() == one.output_ids.tolist()
@@ -74,21 +77,21 @@ def test_torch_random_stream_stays_the_users():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    generator().generate([request(prompt(5))])
+    generated(generator(), [request(prompt(5))])
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}])
 def test_the_mass_of_the_kept_set_is_reported(cut):
     model = tiny_model()
-    (output,) = generator(model).generate([request(prompt(9), **cut)])
+    (output,) = generated(generator(model), [request(prompt(9), **cut)])
     (ours,) = trainer_log_probs(model, [output])
     assert (output.kept_log_mass < -0.01).any()
     assert (output.output_log_probs <= output.kept_log_mass).all()
     FP32_MODEL.check(output.output_log_probs, ours)
     with planted_fault("log-probs within the kept set"):
         FP32_MODEL.check(output.output_log_probs - output.kept_log_mass, ours)
-    (whole,) = generator(model).generate([request(prompt(9))])
+    (whole,) = generated(generator(model), [request(prompt(9))])
     assert (whole.kept_log_mass == 0).all()
 
 
@@ -98,7 +101,7 @@ def test_an_end_token_ends_a_completion_and_is_part_of_it():
         request(prompt(9, s), n=4, stop_token_ids=stops, ignore_eos=False, sampling_seed=s)
         for s in range(4)
     ]
-    outputs = generator().generate(asked)
+    outputs = generated(generator(), asked)
     kinds = {output.finish_reason.kind for output in outputs}
     assert kinds == {"stop", "length"}
     for output in outputs:
@@ -113,15 +116,15 @@ def test_ids_past_the_tokenizer_are_never_drawn():
     model = tiny_model()
     with torch.no_grad():
         model.embed_tokens.weight[LIMIT:].mul_(50)
-    outputs = generator(model).generate([request(prompt(9), n=8, max_new_tokens=30)])
+    outputs = generated(generator(model), [request(prompt(9), n=8, max_new_tokens=30)])
     assert max(int(output.output_ids.max()) for output in outputs) < LIMIT
 
 
 def test_new_weights_are_another_version_and_other_numbers():
     engine = generator()
-    before = engine.generate([request(prompt(9))])[0]
+    before = generated(engine, [request(prompt(9))])[0]
     publish(engine, tiny_model(seed=2), 4)
-    after = engine.generate([request(prompt(9))])[0]
+    after = generated(engine, [request(prompt(9))])[0]
     assert after.weight_versions[0].version == 4
     assert after.output_log_probs.tolist() != before.output_log_probs.tolist()
 
@@ -147,21 +150,31 @@ def test_weights_of_another_shape_are_refused_and_leave_nothing_that_could_gener
         publish(engine, tiny_model(intermediate_size=64), 4)
     assert engine.weight_version is None
     with pytest.raises(WeightSyncError, match="publish to it"):
-        engine.generate([request(prompt(9))])
+        generated(engine, [request(prompt(9))])
 
 
 @pytest.mark.parametrize(
-    "params", [{"repetition_penalty": 1.2}, {"stop": ("x",)}, {"logit_bias": {3: 1.0}}]
+    ("params", "name"),
+    [
+        ({"repetition_penalty": 1.2}, "penalties"),
+        ({"stop": ("x",)}, "stop_strings"),
+        ({"logit_bias": {3: 1.0}}, "logit_bias"),
+    ],
 )
-def test_what_it_computes_otherwise_is_refused(params):
-    with pytest.raises(InvalidRequest, match=next(iter(params))):
-        generator().generate([request(prompt(9), **params)])
+def test_what_it_computes_otherwise_is_refused(params, name):
+    with pytest.raises(InvalidRequest, match=name):
+        generated(generator(), [request(prompt(9), **params)])
 
 
-def test_counters_grow_by_what_was_drawn():
+def test_a_completion_that_nobody_waits_for_any_more_ends_early():
     engine = generator()
-    outputs = engine.generate([request(prompt(9), n=2)])
-    drawn = sum(len(output.output_ids) for output in outputs)
-    assert engine.stats.num_sampled_tokens == drawn
-    assert engine.stats.num_prefill_tokens == 18
-    assert engine.stats.num_finished == 2
+
+    async def aborted():
+        waits = [asyncio.create_task(outputs_of(engine, request(prompt(9), rid=r))) for r in "ab"]
+        await asyncio.sleep(0)
+        await engine.abort("b")
+        return [output for outputs in await asyncio.gather(*waits) for output in outputs]
+
+    whole, cut = asyncio.run(aborted())
+    assert (whole.finish_reason.kind, len(whole.output_ids)) == ("length", 20)
+    assert (cut.finish_reason.kind, len(cut.output_ids)) == ("abort", 1)

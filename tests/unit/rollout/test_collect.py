@@ -15,12 +15,14 @@ from zerogap.rollout import (
     DirectRewards,
     RewardResult,
     Rollouts,
+    SingleTurn,
     by_completion_len,
-    group_samples,
+    run_async,
 )
 from zerogap.types import FinishReason, Outcome, Sample, SamplingParams, Source
 
 TOKENIZER = byte_tokenizer()
+ENCODE = PromptEncoder(TOKENIZER, PromptConfig(chat=False))
 ITEMS = [PromptItem(item_id=f"i{k}", question=f"q{k}") for k in range(3)]
 
 
@@ -28,11 +30,19 @@ def count_vowels(completion, item, sample):
     return float(sum(c in "aeiou" for c in completion))
 
 
-def collector(generator=None, function=count_vowels, *, seed=0, group_size=4, shapings=None):
-    return Collector(
+class Waiting(Collector):
+    """A collector whose batches are waited for."""
+
+    def collect(self, items, **named):
+        return run_async(super().collect(items, **named))
+
+
+def collector(
+    generator=None, function=count_vowels, *, environment=None, seed=0, group_size=4, shapings=None
+):
+    return Waiting(
         generator or FakeGenerator(),
-        DirectRewards(function),
-        encode=PromptEncoder(TOKENIZER, PromptConfig(chat=False)),
+        environment or SingleTurn(ENCODE, DirectRewards(function)),
         decode=TOKENIZER.decode,
         vocab_limit=TOKENIZER.vocab_size,
         sampling=SamplingParams(max_new_tokens=8, temperature=0.7),
@@ -87,20 +97,6 @@ def test_the_order_in_which_outputs_arrive_changes_nothing():
     assert columns(collector(FakeGenerator(shuffle=True)).collect(ITEMS, step=1)) == columns(
         collector().collect(ITEMS, step=1)
     )
-
-
-@pytest.mark.parametrize("order", ["grouped", "interleaved", "shuffled"])
-def test_groups_are_found_by_id_whatever_the_order(order):
-    # prime-rl#600, rllm#776, PipelineRL#54: 2 prompts x 4 samples.
-    samples = collector().collect(ITEMS[:2], step=0).samples
-    places = {
-        "grouped": range(8),
-        "interleaved": [0, 4, 1, 5, 2, 6, 3, 7],
-        "shuffled": np.random.default_rng(1).permutation(8),
-    }[order]
-    groups = group_samples([samples[k] for k in places])
-    found = {g.group_id: {s.rollout_id for s in g.samples} for g in groups}
-    assert found == {g: {f"{g}/{k}" for k in range(4)} for g in {s.group_id for s in samples}}
 
 
 # ------------------------------------------------------------------ outcomes
@@ -206,9 +202,12 @@ def test_a_failed_member_does_not_move_its_siblings_baseline():
 
 def test_an_exception_of_the_generator_stops_the_step():
     # NeMo RL#3589: it must never become a row with reward 0.
-    class Broken:
-        def generate(self, requests, *, on_progress=None):
-            raise EngineError("device lost")
+    class Broken(FakeGenerator):
+        async def submit(self, request, *, with_progress=False):
+            if request.input_ids[-1] == ord("1"):
+                raise EngineError("device lost")
+            async for update in super().submit(request):
+                yield update
 
     with pytest.raises(EngineError, match="device lost"):
         collector(Broken()).collect(ITEMS, step=0)
@@ -290,8 +289,7 @@ def test_text_is_decoded_if_the_generator_gives_none():
 def test_progress_counts_to_the_end():
     seen = []
     collector().collect(ITEMS, step=0, on_progress=seen.append)
-    assert seen[0] == 12
-    assert [p.num_rewarded for p in seen[1:]] == list(range(1, 13))
+    assert [(p.num_ended, p.num_samples) for p in seen] == [(k, 12) for k in range(1, 13)]
 
 
 def test_parts_of_a_reward_are_kept():

@@ -2,6 +2,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from helpers.rewards import results_of
 from helpers.samples import completed_sample
 
 from zerogap.config.reward import (
@@ -23,7 +24,7 @@ def request(completion, answer="12"):
 
 
 def value(rewards, completion, answer="12"):
-    result = rewards.compute([request(completion, answer)])[0]
+    result = results_of(rewards, [request(completion, answer)])[0]
     return result.value if isinstance(result, RewardResult) else result
 
 
@@ -93,14 +94,14 @@ def test_anything_else_is_a_failure(bad):
 
 def test_parts_are_kept():
     rewards = DirectRewards(lambda c, i, s: RewardResult(1.0, {"format": np.float32(0.5)}))
-    assert rewards.compute([request("a")]) == [RewardResult(1.0, {"format": 0.5})]
+    assert results_of(rewards, [request("a")]) == [RewardResult(1.0, {"format": 0.5})]
 
 
 def test_an_exception_is_a_failure_of_its_own_completion_only():
     def picky(completion, item, sample):
         return 1 / len(completion)
 
-    results = DirectRewards(picky).compute([request("a"), request(""), request("ab")])
+    results = results_of(DirectRewards(picky), [request("a"), request(""), request("ab")])
     assert [results[0].value, results[2].value] == [1.0, 0.5]
     assert str(results[1]) == "ZeroDivisionError: division by zero"
 
@@ -110,7 +111,7 @@ def test_interruption_is_no_failure():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        DirectRewards(interrupted).compute([request("a")])
+        results_of(DirectRewards(interrupted), [request("a")])
 
 
 def test_an_imported_function_gets_its_parameters():

@@ -1,8 +1,10 @@
+import asyncio
 import subprocess
 import sys
 
 import psutil
 import pytest
+from helpers.rewards import results_of
 from helpers.samples import completed_sample
 
 from zerogap.config.reward import MathVerifyReward
@@ -39,7 +41,7 @@ def pids(rewards):
 
 def test_rewards_come_back_in_order(workers):
     rewards = workers("helpers.reward_functions:length")
-    results = rewards.compute([request("a" * k) for k in range(12)])
+    results = results_of(rewards, [request("a" * k) for k in range(12)])
     assert [r.value for r in results] == list(range(12))
 
 
@@ -54,7 +56,7 @@ FAILURES = {
 
 def test_a_failing_completion_is_a_failure_and_its_neighbours_keep_their_rewards(workers):
     completions = [c for failing in FAILURES for c in ("ok", failing)]
-    results = workers(timeout_s=DEADLINE_S).compute([request(c) for c in completions])
+    results = results_of(workers(timeout_s=DEADLINE_S), [request(c) for c in completions])
     assert results[::2] == [RewardResult(1.0)] * len(FAILURES)
     for result, reason in zip(results[1::2], FAILURES.values(), strict=True):
         assert isinstance(result, RewardFailed)
@@ -64,7 +66,7 @@ def test_a_failing_completion_is_a_failure_and_its_neighbours_keep_their_rewards
 def test_a_stuck_process_is_killed_and_replaced(workers):
     rewards = workers(timeout_s=DEADLINE_S, num_workers=1)
     stuck = pids(rewards)
-    rewards.compute([request("hang"), request("ok")])
+    results_of(rewards, [request("hang"), request("ok")])
     assert not psutil.pid_exists(stuck[0])
     assert pids(rewards) != stuck
 
@@ -72,32 +74,40 @@ def test_a_stuck_process_is_killed_and_replaced(workers):
 def test_waiting_in_line_is_no_timeout(workers):
     # Eight completions in one process take longer together than the deadline of one.
     rewards = workers("helpers.reward_functions:slow", timeout_s=DEADLINE_S, num_workers=1)
-    results = rewards.compute([request("x") for _ in range(8)])
+    results = results_of(rewards, [request("x") for _ in range(8)])
     assert all(isinstance(r, RewardResult) for r in results)
 
 
 def test_closing_ends_the_processes_and_those_only(workers):
     rewards, other = workers(), workers()
-    rewards.compute([request("ok")] * 4)
+    results_of(rewards, [request("ok")] * 4)
     ours, others = pids(rewards), pids(other)
     rewards.close()
     rewards.close()
     assert not any(psutil.pid_exists(pid) for pid in ours)
     assert all(psutil.pid_exists(pid) for pid in others)
     with pytest.raises(RewardFailed, match="were closed"):
-        rewards.compute([request("ok")])
+        results_of(rewards, [request("ok")])
 
 
-def test_an_interruption_leaves_no_process_at_work(workers):
+def test_an_interruption_leaves_no_process_at_work(workers, tmp_path):
     rewards = workers(num_workers=1)
+    (stuck,) = pids(rewards)
+    began = tmp_path / "began"
 
-    def interrupt():
-        raise KeyboardInterrupt
+    async def interrupted():
+        works, waits = (
+            asyncio.create_task(rewards.reward(request(c))) for c in (f"hang {began}", "hang")
+        )
+        while not began.exists():
+            await asyncio.sleep(0.01)
+        for task in (works, waits):
+            task.cancel()
+        await asyncio.gather(works, waits, return_exceptions=True)
+        assert not psutil.pid_exists(stuck)
 
-    with pytest.raises(KeyboardInterrupt):
-        rewards.compute([request("ok"), request("pid")], on_done=interrupt)
-    assert pids(rewards) == []
-    assert rewards.compute([request("ok")]) == [RewardResult(1.0)]
+    asyncio.run(interrupted())
+    assert results_of(rewards, [request("ok")]) == [RewardResult(1.0)]
 
 
 @pytest.mark.parametrize("function", ["no_such_module:f", "helpers.reward_functions:missing"])
@@ -148,16 +158,16 @@ def math():
     ],
 )
 def test_math_is_compared_as_mathematics(math, answer, completion, reward):
-    assert math.compute([request(completion, answer)]) == [RewardResult(reward)]
+    assert results_of(math, [request(completion, answer)]) == [RewardResult(reward)]
 
 
 def test_a_reference_that_is_no_mathematics_is_a_failure(math):
-    (result,) = math.compute([request("12", answer="")])
+    (result,) = results_of(math, [request("12", answer="")])
     assert "finds no mathematics" in str(result)
 
 
 def test_a_comparison_that_never_ends_is_a_failure_not_a_zero(math):
     tower = "$9^{9^{9^{9^{9}}}} - 9^{9^{9^{9}}}$"
-    stuck, fine = math.compute([request(tower, answer="7"), request("7", answer="7")])
+    stuck, fine = results_of(math, [request(tower, answer="7"), request("7", answer="7")])
     assert "took longer" in str(stuck)
     assert fine == RewardResult(1.0)

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from helpers.generated import generated
 from helpers.recipes import run_config
 
+from zerogap.errors import ConfigError
 from zerogap.foreign import TransformersGenerator
 from zerogap.kernels import round_bf16
 from zerogap.run.policy import load_policy
 from zerogap.run.serving import build_serving
-from zerogap.types import GenerateRequest, SamplingParams
+from zerogap.types import Capability, GenerateRequest, SamplingParams, needed_capabilities
 from zerogap.weights import WeightVersions, digest_weights, named_weights, places_of
 
 TINY = {
@@ -48,7 +50,7 @@ def train(policy) -> None:
 
 
 def versions_of(engine) -> set[int]:
-    (output,) = engine.generate([REQUEST])
+    (output,) = generated(engine, [REQUEST])
     return {span.version for span in output.weight_versions}
 
 
@@ -64,12 +66,12 @@ def test_another_precision_or_program_has_weights_of_its_own_that_follow(engine)
     policy, made, versions = serving(**engine)
     assert made.is_copy
     assert not made.publish(0).is_shared
-    before = made.engine.generate([REQUEST])[0].output_log_probs
+    before = generated(made.engine, [REQUEST])[0].output_log_probs
     train(policy)
     assert versions_of(made.engine) == {0}
     made.publish(1)
     assert versions_of(made.engine) == {1}
-    assert made.engine.generate([REQUEST])[0].output_log_probs.tolist() != before.tolist()
+    assert generated(made.engine, [REQUEST])[0].output_log_probs.tolist() != before.tolist()
     assert 0 in versions
     assert 1 in versions
 
@@ -99,5 +101,16 @@ def test_evaluation_is_always_of_the_trainers_present_weights():
     train(policy)
     made.publish(1)
     present = digest_weights(named_weights(policy.model))
-    assert made.judge.digest() == present
+    assert made.evaluator.digest() == present
     assert made.engine.digest() != present
+
+
+def test_an_engine_that_lacks_what_a_recipe_needs_is_refused_before_it_is_asked():
+    config = run_config(
+        model=TINY, numerics="fast", engine={"kv_cache_tokens": 512, "backend": "transformers"}
+    )
+    policy = load_policy(config.model, seed=0)
+    stops = SamplingParams(stop=("x",), min_new_tokens=2, n=4)
+    needed = {Capability.LOG_PROBS, *needed_capabilities(stops)}
+    with pytest.raises(ConfigError, match="asks of its engine: min_new_tokens, stop_strings;"):
+        build_serving(policy, config.engine, WeightVersions(), lag=0, seed=0, needed=needed)
