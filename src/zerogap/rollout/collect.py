@@ -281,12 +281,20 @@ class Collector:
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     """Wait for it on a loop of its own. As ``asyncio.run``, and also where a loop runs already, as in a notebook."""
+    results = []
+
+    async def main() -> None:
+        # Not returned: asyncio.run writes the result of its task into a text, and a batch's takes a second.
+        results.append(await work)
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+        asyncio.run(main())
+    else:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, main()).result()
+    return results[0]
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
