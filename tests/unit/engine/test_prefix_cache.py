@@ -4,6 +4,10 @@ from zerogap.engine.prefix_cache import PrefixCache, block_at
 from zerogap.kernels import PAGE_SIZE
 
 
+def root_of(cache: PrefixCache):
+    return cache.match(ids(length=0), 0).node
+
+
 def ids(*, length: int, start: int = 0) -> np.ndarray:
     return np.arange(start, start + length, dtype=np.int32)
 
@@ -14,7 +18,7 @@ def store(cache: PrefixCache, token_ids: np.ndarray) -> list[int]:
     tail = block_at(token_ids, num_full, len(token_ids))
     pages = cache.allocate(num_full + bool(tail))
     blocks = [block_at(token_ids, i, len(token_ids)) for i in range(num_full)]
-    node, held = cache.publish(cache._root, blocks, pages[:num_full])
+    node, held = cache.publish(root_of(cache), blocks, pages[:num_full])
     if tail:
         cache.publish_tail(node, tail, pages[-1])
     cache.pool.release([*held, *pages[num_full:]])
@@ -59,7 +63,7 @@ def test_a_known_page_replaces_the_callers_own():
     cache = PrefixCache(8)
     first = store(cache, ids(length=16))
     second = cache.allocate(1)
-    _, held = cache.publish(cache._root, [block_at(ids(length=16), 0, 16)], second)
+    _, held = cache.publish(root_of(cache), [block_at(ids(length=16), 0, 16)], second)
     assert held == first
     assert (cache.pool.num_holders(first[0]), cache.pool.num_holders(second[0])) == (1, 0)
     cache.pool.release(held)
@@ -116,6 +120,6 @@ def test_damage_to_the_tree_is_noticed():
     only_the_second[pages[1]] = 1
     assert any("before it is not" in text for text in cache.problems(only_the_second))
     cache.pool.release([pages[1]])
-    cache._root.ordered.clear()
+    root_of(cache).ordered.clear()
     del cache._node_of_page[pages[0]]
     assert len(cache.problems(np.zeros(4, np.int64))) == 1
