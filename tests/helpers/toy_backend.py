@@ -25,6 +25,11 @@ class ToyBackend:
         """Any floating-point tensor."""
         return tensor.is_floating_point()
 
+    # Made of other operations of this backend, as the contract has it.
+    norm_product = TorchBackend.norm_product
+    swiglu_product = TorchBackend.swiglu_product
+    sample = TorchBackend.sample
+
     def __getattr__(self, operation: str):
         wide = getattr(TorchBackend(), operation)
 

@@ -223,6 +223,8 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(token, log-prob, log mass of what could be drawn) of each draw from ``logits``; see ``sampling.sample_tokens``.
 
+        A log-prob has the bits that ``add_chunk`` and ``log_sum_exp`` give to the token: its logit / T less the latter.
+
         Draw r reads row ``which_R[r]``; one with edits reads a row that no other draw reads.
         A row without a distribution (NaN, infinity, every id banned) gets token -1 and NaN.
         """

@@ -6,20 +6,12 @@ Letters: R draws, V vocabulary, E edits.
 import torch
 from torch import Tensor
 
-from zerogap.kernels import reference
 from zerogap.kernels.sampling_rows import SamplingRows
 
 
-def draw(parts: list[Tensor], rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
-    """See ``sampling.sample_tokens``; ``parts`` are the chunks of logits, [R, C] each."""
-    logits_RV = _edited(torch.cat(parts, dim=1), rows)
+def draw(logits_RV: Tensor, lse_R: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
+    """See ``sampling.sample_tokens``; ``lse_R`` is the log-sum-exp of the edited logits / T."""
     scaled_RV = logits_RV / rows.temperature_R[:, None]
-    # The empty start mirrors head.log_probs: the same merges in the same order, hence the same bits.
-    empty = scaled_RV.new_zeros(len(scaled_RV))
-    stats = (torch.full_like(empty, -torch.inf), empty, empty)
-    for chunk_RC in scaled_RV.split([part.shape[1] for part in parts], dim=1):
-        stats = reference.merge_statistics(stats, reference.chunk_statistics(chunk_RC))
-    lse_R = stats[0] + stats[1].double().log().to(scaled_RV.dtype)
     drawn_R, kept_mass_R = _inverse_cdf(scaled_RV, lse_R, rows)
     token_R = torch.where(
         rows.greedy_R, _first(scaled_RV == scaled_RV.amax(1, keepdim=True)), drawn_R
@@ -32,7 +24,8 @@ def draw(parts: list[Tensor], rows: SamplingRows) -> tuple[Tensor, Tensor, Tenso
     return token_R, chosen_R, torch.where(rows.greedy_R, chosen_R, kept_mass_R)
 
 
-def _edited(logits_RV: Tensor, rows: SamplingRows) -> Tensor:
+def edited(logits_RV: Tensor, rows: SamplingRows) -> Tensor:
+    """The logits after penalties, biases and bans."""
     num_rows, vocab = logits_RV.shape
     row_E = torch.repeat_interleave(rows.edit_offsets.diff(), output_size=len(rows.edit_ids))
     # Ids past the vocabulary edit a column that is cut off again.

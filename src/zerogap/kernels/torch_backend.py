@@ -12,7 +12,7 @@ from zerogap.kernels import reference
 from zerogap.kernels.backend import Compute
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
-from zerogap.kernels.reference_sampling import draw
+from zerogap.kernels.reference_sampling import draw, edited
 from zerogap.kernels.sampling_rows import SamplingRows
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -276,12 +276,18 @@ class TorchBackend:
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See ``reference_sampling.draw``."""
+        """Statistics by ``add_chunk``, as for a token that is scored: a log-prob has the same bits from both."""
         num_rows, parts = logits.shape[1], []
         for begin, chunk_RC in zip(range(0, vocab_limit, VOCAB_CHUNK), logits, strict=True):
             width = min(VOCAB_CHUNK, vocab_limit - begin)
             parts.append(chunk_RC.view(-1)[: num_rows * width].view(num_rows, width)[which_R])
-        return draw(parts, rows)
+        logits_RV = edited(torch.cat(parts, 1), rows)
+        peak, mass, moment, unused = (torch.zeros_like(rows.temperature_R) for _ in range(4))
+        peak.fill_(-torch.inf)
+        nowhere_R = torch.full_like(which_R, -1)
+        for chunk_RC in logits_RV.split(VOCAB_CHUNK, dim=1):
+            self.add_chunk(chunk_RC, rows.temperature_R, nowhere_R, (peak, mass, moment, unused))
+        return draw(logits_RV, self.log_sum_exp(peak, mass), rows)
 
 
 def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
