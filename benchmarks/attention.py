@@ -2,11 +2,10 @@
 
     python benchmarks/attention.py --json
 
-Decode steps of SmolLM2-135M's shape (9 query heads, 3 key/value heads of 64 dims, 30 layers), each layer with keys and
-values of its own that no cache holds. A key/value byte that siblings share counts once. The two bounds are the bytes
-over this machine's read bandwidth and the operations over the rate of its matrix products, both measured between the
-cases; the larger one binds. Cases take turns, and figures are medians over the turns, since other jobs may share the
-machine.
+Decode steps with SmolLM2-135M's shape (9 query heads, 3 key/value heads of 64 dims, 30 layers), each layer with keys and
+values of its own, too many for the processor's caches. Bytes that siblings share count once. The two bounds are bytes over
+read bandwidth and operations over the GEMM rate, both measured between the cases; the larger one binds. Cases
+alternate, and figures are medians over the rounds, since other jobs may share the machine.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from zerogap.kernels import PAGE_SIZE, AttentionPlan, kernel_report, linear, pag
 NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 30, 9, 3, 64
 TOKEN_BYTES = 2 * NUM_KV_HEADS * HEAD_DIM * 4
 COLD_BYTES = 256 << 20
-"""Keys and values of all layers together: far more than a cache holds."""
+"""Keys and values of all layers: far more than the processor's caches hold."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +40,18 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """Whose keys and values are read; whole shared pages count once."""
+        """Tokens whose keys and values are read; whole shared pages count once."""
         shared = self.prompt // PAGE_SIZE * PAGE_SIZE
         return self.prompts * (shared + self.siblings * (self.prompt - shared + self.own))
 
     @property
     def bytes_needed(self) -> int:
-        """Of one layer."""
+        """Bytes that one layer reads."""
         return self.tokens * TOKEN_BYTES
 
     @property
     def flops(self) -> int:
-        """Of one layer: a multiplication and an addition a (query, key, dim), for scores and for values."""
+        """Operations of one layer: a multiply and an add per (query, key, dim), for scores and for values."""
         pairs = self.prompts * self.siblings * NUM_HEADS * (self.prompt + self.own)
         return 4 * pairs * HEAD_DIM
 
@@ -67,7 +66,7 @@ CASES = (
 
 
 def page_table(case: Case) -> Tensor:
-    """int32 [B, P], pages in random order: siblings of a prompt have its whole pages in common."""
+    """int32 [B, P], pages in random order; siblings share the whole pages of their prompt."""
     shared, width = case.prompt // PAGE_SIZE, -(-(case.prompt + case.own) // PAGE_SIZE)
     count = case.prompts * (shared + case.siblings * (width - shared))
     pages = iter(np.random.default_rng(0).permutation(count).tolist())
@@ -81,7 +80,7 @@ def page_table(case: Case) -> Tensor:
 
 
 def decode(case: Case) -> Iterator[float]:
-    """Seconds of a step's attention in 30 layers, each time it is asked."""
+    """Yields the seconds of attention in 30 layers, one decode step at a time."""
     table = page_table(case)
     num_pages, num_rows = int(table.max()) + 1, len(table)
     num_layers = max(NUM_LAYERS, COLD_BYTES // case.bytes_needed)
@@ -101,7 +100,7 @@ def decode(case: Case) -> Iterator[float]:
 
 
 def rates() -> Callable[[], dict[str, float]]:
-    """What this machine does: bytes read and copied a second, and operations of matrix products."""
+    """A function that measures this machine's read and copy bandwidth and GEMM rate."""
     source, target = torch.zeros(COLD_BYTES // 4), torch.zeros(COLD_BYTES // 4)
     x, weight = torch.randn(512, 1024), torch.randn(1024, 1024)
 
@@ -122,7 +121,7 @@ def rates() -> Callable[[], dict[str, float]]:
 
 
 def measure(repeats: int) -> dict[str, dict]:
-    """Medians of all cases and rates, taken in turns."""
+    """Medians of all cases and rates, measured in turns."""
     measure_rates, steps = rates(), {case.name: decode(case) for case in CASES}
     for step in steps.values():
         next(step)
@@ -179,8 +178,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=7, help="turns of each case (default: 7)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument("--repeats", type=int, default=7, help="rounds of each case (default: 7)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result = measure(args.repeats)

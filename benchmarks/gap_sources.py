@@ -1,10 +1,10 @@
-"""How large is each source of the gap on a real model, when it is planted on purpose?
+"""How large is each source of the gap on a real model, if it is planted?
 
     python benchmarks/gap_sources.py --json
 
-The first prompts of recipes/quickstart.toml are answered by an engine with one thing wrong, and the ledger scores every
-token. A line is a cause, a column a source. What was not planted is exactly 0, but for ``tokens``: that is the raw view,
-what encoding the text again would do to this model and tokenizer, and it stands in every line.
+An engine with one planted difference answers the first prompts of recipes/quickstart.toml, and the ledger scores every
+token. Rows are causes, columns are sources. Sources that were not planted are exactly 0, except ``tokens``: its raw view
+shows in every row what re-encoding the text would change.
 """
 
 import argparse
@@ -31,18 +31,18 @@ from zerogap.types import Sample
 from zerogap.weights import WeightHistory
 
 NUM_STEPS = 3
-"""Optimizer steps that old weights are behind."""
+"""Age of the old weights, in optimizer steps."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A policy, engines that draw for it, and the ledger."""
+    """A policy, engines that sample from it, and the ledger."""
 
     config: RunConfig
     policy: Policy
 
     def draw(self, model: CausalLM | None = None, *overrides: str) -> list[Sample]:
-        """The first prompts' completions by an engine on ``model`` (the policy's, if none)."""
+        """Completions of the first prompts by an engine on ``model`` (default: the policy's)."""
         config = load_config([RECIPE], overrides).config
         engine = Engine(
             model or self.policy.model,
@@ -59,7 +59,7 @@ class Bench:
         history: WeightHistory | None = None,
         products: Products = "exact",
     ) -> LedgerEntry:
-        """Every token, by weights of ``version``."""
+        """Audit every token with weights of ``version``."""
         scorer = ForwardScorer(
             self.policy.model,
             live_version=lambda: version,
@@ -82,7 +82,7 @@ def nothing(bench: Bench) -> LedgerEntry:
 
 
 def top_p(bench: Bench) -> LedgerEntry:
-    """Tokens from 0.9 of the probability mass."""
+    """Sample from 0.9 of the probability mass."""
     return bench.audit(bench.draw(None, "--rollout.sampling.top_p", "0.9"))
 
 
@@ -97,7 +97,7 @@ def bf16(bench: Bench) -> LedgerEntry:
 
 
 def old_weights(bench: Bench) -> LedgerEntry:
-    """The trainer is some steps ahead. Changes the policy, so it comes last."""
+    """The trainer is ahead of the engine. Changes the policy, so it runs last."""
     config, history = bench.config, WeightHistory(1)
     history.remember(0, bench.policy.model)
     samples = bench.draw()
@@ -158,7 +158,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result = measure()

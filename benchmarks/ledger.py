@@ -2,9 +2,9 @@
 
     python benchmarks/ledger.py --json
 
-Steps of recipes/quickstart.toml in this process: generate, audit, train, publish, with rewards that take turns. The
-audit of the default share begins before the trainer's step and ends after it, with the log-probs of the trainer's own pass;
-what it costs is divided by the time of the same step without it. Both see the same machine a moment apart, so the ratio is worth more than the seconds.
+Steps of recipes/quickstart.toml in this process: generate, audit, train, publish, with alternating rewards. The
+audit of the default share starts before the trainer's step and ends after it, with the log-probs of the trainer's pass.
+Its time is divided by that of the same step without it; measured moments apart, the ratio is more reliable than the seconds.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from zerogap.weights import weight_fingerprint
 Result = TypeVar("Result")
 RECIPE = Path(__file__).parent.parent / "recipes" / "quickstart.toml"
 LIMIT = 0.03
-"""Most that an audit at the default share may cost of a step."""
+"""Largest share of a step that an audit at the default share may take."""
 
 
 class Timed:
@@ -45,7 +45,7 @@ class Timed:
         self.seconds: dict[str, float] = {}
 
     def __call__(self, part: str, function: Callable[[], Result]) -> Result:
-        """What the function returns; its time is kept."""
+        """Call the function and add its time to ``part``; returns its result."""
         began = time.perf_counter()
         result = function()
         self.seconds[part] = time.perf_counter() - began
@@ -53,7 +53,7 @@ class Timed:
 
 
 def steps(config: RunConfig) -> Iterator[dict[str, float]]:
-    """One step after another: seconds of its parts, and what was audited."""
+    """Yields for each step the seconds of its parts, and what was audited."""
     policy = load_policy(config.model, seed=0)
     policy.probe()
     engine, draw = policy.engine(config.engine, seed=0), drawing(config, policy)
@@ -84,7 +84,7 @@ def steps(config: RunConfig) -> Iterator[dict[str, float]]:
 
 
 def drawing(config: RunConfig, policy: Policy) -> Callable[[Engine], list[Sample]]:
-    """Draws the completions of the next prompts; rewards take turns, so that every group has a signal."""
+    """A function that samples completions of the next prompts; alternating rewards give every group a signal."""
     sets = build_prompt_sets(config.data)
     encode = PromptEncoder(policy.tokenizer, config.prompt)
     stream = PromptStream(sets.train, seed=0, shuffle=sets.shuffle)
@@ -106,7 +106,7 @@ def drawing(config: RunConfig, policy: Policy) -> Callable[[Engine], list[Sample
 
 
 def ledger_of(config: RunConfig, policy: Policy, engine: Engine) -> Ledger:
-    """As a run builds it."""
+    """A ledger as in a run."""
     scorer = ForwardScorer(
         policy.model,
         live_version=lambda: engine.weight_version,
@@ -122,14 +122,14 @@ def ledger_of(config: RunConfig, policy: Policy, engine: Engine) -> Ledger:
 
 
 def publish(policy: Policy, engine: Engine, version: int) -> None:
-    """Engine and trainer share their weights: a fingerprint and a number."""
+    """Publish a version; engine and trainer share their weights."""
     weight_fingerprint(policy.model)
     engine.set_weight_version(version)
     engine.resume_memory_occupation()
 
 
 def measure(repeats: int) -> dict[str, dict]:
-    """Medians over steps, the first one left out: it records passes and takes memory."""
+    """Medians over steps, without the first, which captures graphs and allocates memory."""
     config = load_config([RECIPE]).config
     taken = list(itertools.islice(steps(config), 1, repeats + 1))
     shares = [
@@ -151,11 +151,11 @@ def measure(repeats: int) -> dict[str, dict]:
 
 
 def main() -> None:
-    """Measure and print; exit code 1 if the audit costs more than it may."""
+    """Measure and print; exit code 1 if the audit exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=5, help="steps (default: 5)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result = measure(args.repeats)

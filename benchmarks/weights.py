@@ -1,11 +1,10 @@
-"""How long does a publish take, and what of it is digest, copy and history?
+"""How long does a publish take, and how much of it is digest, copy and history?
 
     python benchmarks/weights.py --json
 
-Random weights of SmolLM2-135M's shape (30 layers, 135 M parameters, tied head, fp32). Each case is run in turns with the
-others; figures are medians over the turns, since other jobs may share the machine. GB/s is the size of the weights,
-each storage counted once, by the seconds of the case: a copy reads and writes that much, a rounded publish
-also rounds twice.
+Random weights with SmolLM2-135M's shape (30 layers, 135 M parameters, tied head, fp32). Cases alternate, and figures are
+medians over the rounds, since other jobs may share the machine. GB/s is the size of the weights (each storage once) over
+the seconds of the case: a copy reads and writes that much, and a rounded publish also rounds twice.
 """
 
 import argparse
@@ -73,7 +72,7 @@ def _engine(model: CausalLM) -> Engine:
 
 
 def measure(turns: int) -> dict[str, Any]:
-    """Medians over the turns, seconds and GB/s a case."""
+    """Medians over the rounds: seconds and GB/s of each case."""
     model = CausalLM(SHAPE).init_weights(seed=0)
     num_bytes = digest_weights(named_weights(model)).num_bytes
     cases = build_cases(model)
@@ -83,7 +82,7 @@ def measure(turns: int) -> dict[str, Any]:
             began_s = time.perf_counter()
             run(turn)
             seconds[name].append(time.perf_counter() - began_s)
-    # The first turn touches memory that is not there yet.
+    # The first round allocates memory.
     medians = {name: statistics.median(found[1:]) for name, found in seconds.items()}
     return {
         "weights_gb": num_bytes / 1e9,
@@ -107,7 +106,7 @@ def main() -> None:
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """One line a case."""
+    """One line per case."""
     lines = [f"{report['weights_gb']:.2f} GB of weights, {report['threads']} threads"]
     lines += [
         f"{name:<26} {found['seconds']:8.3f} s {found['gb_per_s']:8.2f} GB/s"

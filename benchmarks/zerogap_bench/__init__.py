@@ -1,8 +1,8 @@
-"""How fast zerogap is here: as a share of what the machine allows, and beside the alternatives that are installed.
+"""Benchmarks of zerogap: as a share of the machine's limit, and beside installed alternatives.
 
-Comes in: a model and a question. Goes out: tables for people and one report for programs. A question is measured by
-sides that take turns, each in a process of its own (``sides/``); nothing of torch or of a peer is imported here, so
-that no side is in another's memory or timing.
+Comes in: a model and a question. Goes out: tables for people and one JSON report. The sides of a question alternate,
+each in its own process (``sides/``). This package imports neither torch nor a peer, so no side affects the memory or
+timing of another.
 """
 
 from zerogap_bench.options import BenchOptions

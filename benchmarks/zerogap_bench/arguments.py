@@ -11,20 +11,20 @@ from zerogap_bench.shapes import RunShape
 from zerogap_bench.suite import QUESTIONS, SUITES
 
 EXAMPLES = f"""questions:
-  rollout    groups of answers: tokens/s, share of what the machine allows, and the alternatives beside it
-  single     one sequence, against memory's bandwidth
-  step       a whole GRPO step, and TRL's beside it
-  scaling    a generated token's cost by number of sequences and length of context
-  numerics   what "exact" costs against "fast", and bf16 against fp32
-  limit      this machine's matrix products, multiply-adds and memory
+  rollout    groups of answers: tokens/s, share of the machine's limit, and alternatives
+  single     one sequence, relative to memory bandwidth
+  step       a whole GRPO step, and TRL's
+  scaling    the cost of a generated token by number of sequences and context length
+  numerics   "exact" against "fast", and bf16 against fp32
+  limit      this machine's GEMM, multiply-adds and memory
 
 suites:
-  cpu        all of them (about half an hour on 2 cores, most of it the alternatives)
-  check      ratios and shares in a few minutes, compared with the recorded baseline of this processor; exit code 1 if
-             one is worse than tolerated
+  cpu        all questions (about half an hour on 2 cores, most of it for alternatives)
+  check      ratios and shares in a few minutes, compared with this processor's baseline; exit code 1 if one is worse than
+             its tolerance
 
 Alternatives take part where they are installed ({", ".join(PEER_NAMES)}); the tables say how to get the others.
-Ctrl-C ends it and shows what was measured.
+Ctrl-C stops and shows what was measured.
 
 examples:
   zerogap bench rollout --shapes 8x8x64 --repeats 1 --peers none
@@ -37,36 +37,44 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Everything; what belongs to some questions only is None unless given."""
+    """Add all options; those of single questions default to None."""
     parser.add_argument("question", nargs="?", choices=QUESTIONS, metavar="QUESTION", help=f"one of {', '.join(QUESTIONS)}")  # fmt: skip
     add = parser.add_argument
-    add("--suite", choices=SUITES, help="several questions in one go, instead of one")
-    add("--model", default=DEFAULT_MODEL, help="anything zerogap loads (SmolLM2-135M-Instruct)")
-    add("--threads", type=_count, help="of every side (torch's own number)")
+    add("--suite", choices=SUITES, help="several questions instead of one")
+    add(
+        "--model",
+        default=DEFAULT_MODEL,
+        help="any model that zerogap loads (SmolLM2-135M-Instruct)",
+    )
+    add("--threads", type=_count, help="threads of every side (torch's default)")
     add("--repeats", type=_count, help="runs of each side (3; single 5, numerics 4)")
-    add("--json", type=Path, metavar="FILE", help="write all numbers there as well")
+    add("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     _add_generation(parser.add_argument_group("rollout, single, step, numerics"))
     _add_step(parser.add_argument_group("step"))
     _add_scaling(parser.add_argument_group("scaling"))
     group = parser.add_argument_group("limit")
-    group.add_argument("--rows", type=_counts, help="of the matrix products (8,64,256,1024)")
+    group.add_argument("--rows", type=_counts, help="rows of the GEMMs (8,64,256,1024)")
     group = parser.add_argument_group("suites")
     group.add_argument("--record", action="store_true", default=None, help="write the result as this processor's baseline; needs a clean checkout")  # fmt: skip
-    group.add_argument("--baselines", type=Path, metavar="FOLDER", help="where they lie (benchmarks/baselines)")  # fmt: skip
+    group.add_argument("--baselines", type=Path, metavar="FOLDER", help="folder of baselines (benchmarks/baselines)")  # fmt: skip
 
 
 def _add_generation(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--shapes", type=_shapes, help="prompts x answers x new tokens, comma-separated (8x8x64,32x8x64; step 8x8x64; single 1x1x64)")  # fmt: skip
-    add("--peers", type=_peers, help=f"of {','.join(PEER_NAMES)}, or none (all that are installed)")
-    add("--vllm-python", type=Path, metavar="PYTHON", help="the interpreter of the environment that has vLLM")  # fmt: skip
-    add("--all-peers", action="store_true", default=None, help="alternatives at every shape, however many minutes a run takes (up to 64 sequences)")  # fmt: skip
-    add("--profile", action="store_true", default=None, help="one more run, under the profiler: where the time goes")  # fmt: skip
+    add(
+        "--peers",
+        type=_peers,
+        help=f"alternatives among {','.join(PEER_NAMES)}, or none (all that are installed)",
+    )
+    add("--vllm-python", type=Path, metavar="PYTHON", help="Python of the environment that has vLLM")  # fmt: skip
+    add("--all-peers", action="store_true", default=None, help="run alternatives at every shape, however long it takes (up to 64 sequences)")  # fmt: skip
+    add("--profile", action="store_true", default=None, help="an additional run under the profiler")  # fmt: skip
 
 
 def _add_step(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--peer-repeats", type=_count, help="steps of TRL, minutes each (1)")
+    add("--peer-repeats", type=_count, help="steps of TRL, which take minutes each (1)")
     add("--trl-micro-batch", type=_count, help="sequences in one forward pass of TRL (8)")
     add("--micro-batch-tokens", type=_count, help="zerogap's train.micro_batch_tokens (1024)")
     add("--recompute", action="store_true", default=None, help="zerogap's train.recompute")
@@ -74,14 +82,14 @@ def _add_step(group: argparse._ArgumentGroup) -> None:
 
 def _add_scaling(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--sequences", type=_counts, help="decoded side by side (8,64,256)")
-    add("--contexts", type=_counts, help="tokens of a prompt (128,1024,4096)")
+    add("--sequences", type=_counts, help="numbers of sequences decoded together (8,64,256)")
+    add("--contexts", type=_counts, help="prompt lengths in tokens (128,1024,4096)")
     add("--group-size", type=_count, help="sequences that share a prompt (8)")
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        msg = f"{text!r} is not a number of at least 1"
+        msg = f"{text!r} is not a whole number of at least 1"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
@@ -100,6 +108,6 @@ def _peers(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     for name in names:
         if name not in PEER_NAMES:
-            msg = f"{name!r} is no alternative; name some of {', '.join(PEER_NAMES)}, separated by commas, or none"
+            msg = f"{name!r} is not a known alternative; give some of {', '.join(PEER_NAMES)}, separated by commas, or none"
             raise argparse.ArgumentTypeError(msg)
     return names

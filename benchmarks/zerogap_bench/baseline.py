@@ -1,7 +1,7 @@
-"""Recorded results, and whether new ones are worse: ratios, shares and memory, never times.
+"""Baselines: recorded results, and comparison of new ones. Ratios, shares and memory, never times.
 
-A baseline is a file of JSON, one a processor: what was measured, where, and for each number how far it may move. Times
-and rates differ by a third from hour to hour on shared machines; what is compared here was measured side by side.
+A baseline is a JSON file per processor: what was measured, where, and the tolerance of each number. On shared machines
+times and rates vary by a third within hours; numbers that are compared here were measured side by side.
 """
 
 import json
@@ -21,18 +21,18 @@ _TOLERANCES: Mapping[str, tuple[float, Literal["higher", "lower"]]] = {
     "share_of_read": (0.15, "higher"),
     "peak_rss_gb": (0.1, "lower"),
 }
-"""What is compared, how far it may move as a share of the recorded value, and which direction is better. Written into
-every baseline that is recorded; the file's own are those that count."""
+"""Compared numbers, with tolerance (a share of the recorded value) and better direction. Written into
+every new baseline; a comparison uses those in the file."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number, then and now."""
+    """One number, recorded and now."""
 
     name: str
     recorded: float
     found: float | None
-    """None: it was not measured this time."""
+    """None if it was not measured this time."""
     tolerance: float
     """As a share of the recorded value."""
     better: str
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def is_worse(self) -> bool:
-        """Beyond the tolerance in the bad direction, or missing: a guard that measures nothing guards nothing."""
+        """Whether it is beyond the tolerance in the bad direction, or missing."""
         if self.found is None:
             return True
         if self.better == "higher":
@@ -49,12 +49,12 @@ class Comparison:
 
 
 def check_numbers(report: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a ``check`` report that are compared, by name: ``rollout/8x8x16/share_of_limit``."""
+    """The compared numbers of a ``check`` report by name, such as ``rollout/8x8x16/share_of_limit``."""
     found: dict[str, float] = {}
     for question in ("rollout", "step"):
         for result in report[question]["shapes"]:
             numbers = {**result, **(result.get("decoding") or {})}
-            # A single sequence is bound by memory, and its matrix products are no measure of anything.
+            # A single sequence is bound by memory, so its GEMM rate says nothing.
             left_out = {"share_of_limit"} if result.get("decoding") else set()
             for name in _TOLERANCES.keys() - left_out:
                 if numbers.get(name) is not None:
@@ -63,10 +63,10 @@ def check_numbers(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def build_baseline(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What is recorded of a ``check`` report.
+    """The baseline from a ``check`` report.
 
     Raises:
-        BenchmarkError: the code that was measured cannot be named, or differs from its commit, or a side failed.
+        BenchmarkError: there is no commit, or files differ from it, or a side failed.
     """
     check_recordable(report)
     numbers = {}
@@ -78,7 +78,7 @@ def build_baseline(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_recordable(report: Mapping[str, Any]) -> None:
-    """Refuse a report that nobody could measure again.
+    """Refuse a report that cannot be reproduced.
 
     Raises:
         BenchmarkError: see ``build_baseline``.
@@ -86,7 +86,7 @@ def check_recordable(report: Mapping[str, Any]) -> None:
     commit = report["commit"]
     if commit is None or commit.endswith("-dirty"):
         given = "files differ from the commit" if commit else "this is no checkout with a commit"
-        msg = f"--record: {given}, so the result could not be measured again; commit first, and record from the checkout"
+        msg = f"--record: {given}, so the result cannot be reproduced; commit first, and record from the checkout"
         raise BenchmarkError(msg)
 
 
@@ -97,17 +97,17 @@ def baseline_path(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def load_baseline(folder: Path, report: Mapping[str, Any]) -> dict[str, Any]:
-    """The baseline of the machine a report comes from.
+    """The baseline of the report's machine.
 
     Raises:
-        BenchmarkError: there is none, or it is no baseline.
+        BenchmarkError: the file is missing or not a baseline.
     """
     path = baseline_path(folder, report)
     if not path.exists():
         found = ", ".join(sorted(p.name for p in folder.glob("check_*.json"))) or "none"
         msg = (
-            f"{path}: no baseline of this processor with {report['threads']} threads (there: {found}), and one of another processor "
-            "says nothing here; record one with `zerogap bench --suite check --record` at a commit that is known to be good"
+            f"{path}: there is no baseline of this processor with {report['threads']} threads (found: {found}), and one of another processor "
+            "does not apply; record one with `zerogap bench --suite check --record` at a known good commit"
         )
         raise BenchmarkError(msg)
     try:
@@ -118,13 +118,13 @@ def load_baseline(folder: Path, report: Mapping[str, Any]) -> dict[str, Any]:
                 msg = f'better = {entry["better"]!r} must be "higher" or "lower"'
                 raise ValueError(msg)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = f"{path} is no baseline ({type(error).__name__}: {error}); record it again with --record"
+        msg = f"{path} is not a baseline ({type(error).__name__}: {error}); record it again with --record"
         raise BenchmarkError(msg) from error
     return content
 
 
 def compare(baseline: Mapping[str, Any], found: Mapping[str, float]) -> list[Comparison]:
-    """Every recorded number against the one of now."""
+    """Every recorded number against the new one."""
     return [
         Comparison(name, entry["value"], found.get(name), entry["tolerance"], entry["better"])
         for name, entry in baseline["numbers"].items()
@@ -132,7 +132,7 @@ def compare(baseline: Mapping[str, Any], found: Mapping[str, float]) -> list[Com
 
 
 def comparison_table(comparisons: list[Comparison], path: Path, commit: str) -> Table:
-    """What moved, and what moved too far."""
+    """Changes and verdicts."""
     rows = [
         {
             "number": c.name,

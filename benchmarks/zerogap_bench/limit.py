@@ -1,4 +1,4 @@
-"""How fast are this machine's matrix products at the model's shapes, its multiply-adds and its memory, right now?"""
+"""How fast are this machine's GEMM at the model's shapes, multiply-adds and memory, right now?"""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,7 +12,7 @@ from zerogap_bench.workers import Worker
 
 
 class MachineLimit:
-    """What every other question divides by."""
+    """The limits that all other questions divide by."""
 
     name = "limit"
 
@@ -46,7 +46,7 @@ class MachineLimit:
                 self._bandwidth.append(side.call("bandwidth"))
 
     def tables(self) -> list[Table]:
-        """One row a library and number of rows; memory below."""
+        """One row per library and number of rows; memory below."""
         peak = median(self._fma) if self._fma else None
         rows = [
             {
@@ -65,7 +65,7 @@ class MachineLimit:
         if self._bandwidth:
             read, copy = (median(column) for column in zip(*self._bandwidth, strict=True))
             notes.append(f"memory: {read:.1f} GB/s read; {copy:.1f} GB/s read plus written by a copy")  # fmt: skip
-        return [Table("Matrix products: GFLOP/s, median of the measurements", rows, notes)]
+        return [Table("GEMM: GFLOP/s, median of the measurements", rows, notes)]
 
     def report(self) -> dict[str, Any]:
         """Everything, with its spread."""

@@ -1,4 +1,4 @@
-"""Where and on what a number was measured, and who else used the processor meanwhile."""
+"""The machine of a measurement, and the load by other processes."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ _IDLE_FIELDS = (3, 4)
 
 def describe_machine() -> dict[str, object]:
     """Processor, cores, versions and the commit that was measured; ``-dirty`` when files differ from it."""
-    # Loads torch, which the process that only shows results needs for nothing else.
+    # Imported here because it loads torch, which the displaying process does not need otherwise.
     from zerogap.run.machine import processor_name
 
     return {

@@ -1,9 +1,8 @@
 """What does ``numerics = "exact"`` cost against ``"fast"``, and bf16 against fp32, in the time of a GRPO step?
 
-Processes of one kind take turns. "exact" starts with the check of row invariance on the model's own shapes; "fast" times
-both kinds of products on its weights, and each side takes the faster; bf16 rounds what leaves an operation and keeps
-fp32 masters. Where two of them come to the same kernels, they differ by noise alone, and the report of what was chosen
-says so.
+One process per kind, in turns. "exact" starts with the probe of batch invariance on the model's shapes; "fast" times both
+kinds of GEMM on its weights, and each side uses the faster; bf16 rounds the result of each operation and keeps fp32 master
+weights. If two kinds choose the same kernels, they differ only by noise; the report says so.
 """
 
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ class _Side:
 _BASE = _Side("exact", "fp32")
 _SIDES = {"exact": _BASE, "fast": _Side("fast", "fp32"), "bf16": _Side("exact", "bf16")}
 _RATIOS = {"ratio": ("exact", "fast"), "bf16_ratio": ("bf16", "exact")}
-"""Name in the report: of which side's time to which."""
+"""Name in the report -> the two sides of the ratio."""
 
 
 class Numerics:
@@ -50,7 +49,7 @@ class Numerics:
         return self._shape.num_prompts
 
     def measure(self, setting: Setting) -> None:
-        """Rounds of steps, each in the other order: whoever comes later meets a warmer machine."""
+        """Rounds of steps in alternating order, because later steps meet a warmer machine."""
         rows = micro_batch_rows(setting.prepared, self._shape, self._micro_batch_tokens)
         with ExitStack() as stack:
             sides = {}

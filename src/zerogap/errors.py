@@ -1,4 +1,4 @@
-"""Every exception this package raises on purpose.
+"""All exceptions that this package raises on purpose.
 
 ::
 
@@ -7,12 +7,12 @@
     ├── DataError (ValueError)          a dataset line, a chat template, a tokenizer
     ├── ModelError (ValueError)         a checkpoint: missing, surplus or misshapen tensors
     ├── CheckpointError                 a run's own checkpoint
-    ├── WeightSyncError                 engine and trainer hold different weights, or none that is whole
-    │   └── UnknownWeightVersion        a version whose weights or digest nobody has
+    ├── WeightSyncError                 engine and trainer hold different weights, or incomplete ones
+    │   └── UnknownWeightVersion        a version whose weights or digest are not available
     ├── KernelError                     a kernel that cannot be built or called
     ├── MissingExtra (ImportError)      an optional dependency; names what to install
-    ├── BenchmarkError                  a side of a benchmark failed, or a baseline cannot be used
-    ├── NumericsError                   NaN or infinity where a number must be
+    ├── BenchmarkError                  a benchmark process failed, or a baseline cannot be used
+    ├── NumericsError                   NaN or infinity where a number must be finite
     ├── MismatchError                   the gap stays above its budget, and no remedy is left
     ├── EngineError
     │   ├── InvalidRequest (ValueError) wrong sampling parameters or ids
@@ -24,7 +24,7 @@
         ├── RewardFailed
         └── GenerationFailed
 
-A message says what was given, why it cannot work and what to do. All are picklable: they carry only their message.
+A message says what was given, why it cannot work and what to do. All are picklable: they hold only their message.
 """
 
 
@@ -49,11 +49,11 @@ class CheckpointError(ZerogapError):
 
 
 class WeightSyncError(ZerogapError):
-    """Engine and trainer hold different weights, or the engine holds none that is whole."""
+    """Engine and trainer hold different weights, or the engine's are incomplete."""
 
 
 class UnknownWeightVersion(WeightSyncError):
-    """A version whose weights or digest are not known, or not any more."""
+    """A version whose weights or digest are not available, or no longer."""
 
 
 class KernelError(ZerogapError):
@@ -65,11 +65,11 @@ class MissingExtra(ZerogapError, ImportError):
 
 
 class BenchmarkError(ZerogapError):
-    """A side of a benchmark failed, or a baseline cannot be used."""
+    """A benchmark process failed, or a baseline cannot be used."""
 
 
 class NumericsError(ZerogapError):
-    """A NaN or infinity where a finite number must be."""
+    """A NaN or infinity where a number must be finite."""
 
 
 class MismatchError(ZerogapError):
@@ -93,7 +93,7 @@ class OutOfPages(EngineError):
 
 
 class EngineStateError(EngineError):
-    """The call is not allowed in the engine's present state."""
+    """The engine's current state does not allow the call."""
 
 
 class RolloutError(ZerogapError):
@@ -105,7 +105,7 @@ class EnvironmentFailed(RolloutError):
 
 
 class RewardFailed(RolloutError):
-    """A reward function raised, timed out or returned something that is no finite number."""
+    """A reward function raised, timed out or returned a value that is not a finite number."""
 
 
 class GenerationFailed(RolloutError):

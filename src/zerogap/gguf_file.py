@@ -1,9 +1,8 @@
-"""A GGUF file (llama.cpp's format) read piece by piece: what is asked for is in memory, nothing else.
+"""Reads a GGUF file (llama.cpp's format) piece by piece: only what is requested is in memory.
 
 Goes in: a path. Comes out: metadata by key, tensors by name, and rows of a tensor as fp32. The ``gguf``
-package supplies the tables of types and the arithmetic of every quantisation; its own reader is not used,
-because it keeps an object for each entry of the vocabulary (SmolLM2: 160 MB and 4 s) and maps the file,
-whose pages then count as this process's memory.
+package supplies the types and the dequantisation. Its reader is not used: it keeps an object for each entry of
+the vocabulary (SmolLM2: 160 MB and 4 s) and maps the file, whose pages then count as this process's memory.
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -27,7 +26,7 @@ _SCALARS = {
     _Type.INT32: "<i4", _Type.UINT64: "<u8", _Type.INT64: "<i8", _Type.FLOAT32: "<f4", _Type.FLOAT64: "<f8",
     _Type.BOOL: "?",
 }  # fmt: skip
-"""How numpy names each type of number."""
+"""The numpy dtype of each type of number."""
 
 
 MetadataValue = int | float | str | list[Any]
@@ -42,38 +41,38 @@ class GgufTensor:
     """Rows first; the file lists the fastest dimension first."""
     kind: gguf.GGMLQuantizationType
     offset: int
-    """Byte of the file at which it begins."""
+    """First byte in the file."""
 
     @property
     def row_bytes(self) -> int:
-        """Stored size of one row, the elements of the last dimension."""
+        """Stored size of one row (the last dimension)."""
         block, size = gguf.GGML_QUANT_SIZES[self.kind]
         return self.shape[-1] // block * size
 
     @property
     def num_rows(self) -> int:
-        """Rows in all; a vector is one row."""
+        """Number of rows; a vector is one row."""
         return math.prod(self.shape[:-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class GgufFile:
-    """The directory of a GGUF file. Values of arrays and tensors are read when they are asked for."""
+    """The directory of a GGUF file. Arrays and tensors are read on request."""
 
     path: Path
     tensors: dict[str, GgufTensor]
     scalars: dict[str, Any]
-    """Metadata that is a number, a text or a truth value."""
+    """Metadata values that are numbers, strings or booleans."""
     _arrays: dict[str, int] = field(repr=False)
-    """Byte at which each of the other values begins."""
+    """First byte of each array value."""
 
     @classmethod
     def open(cls, path: Path) -> "GgufFile":
-        """Read the directory; the file is closed again.
+        """Read the directory, and close the file.
 
         Raises:
-            ValueError: it is no GGUF file of a known version, or it ends too early.
-            OSError: it cannot be read.
+            ValueError: not a GGUF file of a known version, or it ends too early.
+            OSError: the file cannot be read.
         """
         with path.open("rb") as file:
             reader = _Reader(file)
@@ -82,7 +81,7 @@ class GgufFile:
                 raise ValueError(msg)
             version = reader.count("<u4")
             if version not in _VERSIONS:
-                msg = f"version {version}, known are {', '.join(map(str, _VERSIONS))} in little-endian order"
+                msg = f"its version is {version}; supported are {', '.join(map(str, _VERSIONS))}, little-endian"
                 raise ValueError(msg)
             num_tensors, num_values = reader.count(), reader.count()
             scalars: dict[str, Any] = {}
@@ -96,7 +95,7 @@ class GgufFile:
         return cls(path=path, tensors=tensors, scalars=scalars, _arrays=arrays)
 
     def value(self, key: str) -> MetadataValue | None:
-        """The metadata of a key, arrays as lists; None if there is none."""
+        """The metadata value of a key, arrays as lists; None if it is absent."""
         if key not in self._arrays:
             return self.scalars.get(key)
         with self.path.open("rb") as file:
@@ -110,7 +109,7 @@ class GgufFile:
         yield from self._arrays
 
     def rows(self, tensor: GgufTensor, begin: int, end: int) -> np.ndarray:
-        """Rows ``[begin, end)`` dequantised: float32 [end - begin, columns], the caller's own.
+        """Rows ``[begin, end)``, dequantised: a new float32 array [end - begin, columns].
 
         Raises:
             NotImplementedError: gguf cannot dequantise ``tensor.kind``.
@@ -120,13 +119,13 @@ class GgufFile:
         with self.path.open("rb") as file:
             file.seek(tensor.offset + begin * tensor.row_bytes)
             if file.readinto(stored.data) != stored.nbytes:
-                msg = f"{self.path} became shorter while it was read; fetch it again"
+                msg = f"{self.path} shrank while it was read; download it again"
                 raise OSError(msg)
         return gguf.dequantize(stored, tensor.kind)
 
 
 class _Reader:
-    """Takes little-endian values one after another, and refuses to run past the end."""
+    """Reads little-endian values in sequence, and refuses to read past the end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -137,7 +136,7 @@ class _Reader:
         return self._file.tell()
 
     def take(self, num_bytes: int) -> bytes:
-        # The end is looked at before: a damaged length must not ask for terabytes.
+        # Checked first: a damaged length must not allocate terabytes.
         content = self._file.read(num_bytes) if num_bytes <= self.size else b""
         if len(content) < num_bytes:
             msg = f"it ends after {self.size} bytes, in the middle of its directory"
@@ -161,7 +160,7 @@ class _Reader:
 
     def skip_texts(self, count: int) -> None:
         for _ in range(count):
-            # Not count(): a vocabulary has a hundred thousand of them.
+            # Not count(), for speed: a vocabulary has a hundred thousand of them.
             self.skip(struct.unpack("<Q", self.take(8))[0])
 
 
@@ -191,13 +190,13 @@ def _read_array(reader: _Reader) -> list[Any]:
 
 def _number_type(kind: gguf.GGUFValueType, key: str) -> str:
     if kind not in _SCALARS:
-        msg = f"{key} holds arrays of arrays, which no known file has"
+        msg = f"{key} holds arrays of arrays, which are not supported"
         raise ValueError(msg)
     return _SCALARS[kind]
 
 
 def _read_tensor_info(reader: _Reader) -> GgufTensor:
-    """A tensor's entry; its offset counts from the end of the directory."""
+    """A tensor's entry; its offset is relative to the end of the directory."""
     name, num_dims = reader.text(), reader.count("<u4")
     shape = tuple(reversed(reader.numbers("<u8", num_dims).tolist()))
     kind = gguf.GGMLQuantizationType(reader.count("<u4"))
@@ -207,7 +206,7 @@ def _read_tensor_info(reader: _Reader) -> GgufTensor:
 def _alignment(scalars: dict[str, Any]) -> int:
     alignment = scalars.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        msg = f"general.alignment = {alignment!r} is no power of two"
+        msg = f"general.alignment = {alignment!r} is not a power of two"
         raise ValueError(msg)
     return alignment
 
@@ -219,12 +218,12 @@ def _moved(tensor: GgufTensor, begin: int) -> GgufTensor:
 
 def _check_directory(tensors: dict[str, GgufTensor], num_tensors: int, file_size: int) -> None:
     if len(tensors) != num_tensors:
-        msg = f"{num_tensors} tensors have {len(tensors)} different names"
+        msg = f"{num_tensors} tensors have only {len(tensors)} different names"
         raise ValueError(msg)
     for tensor in tensors.values():
         block, _ = gguf.GGML_QUANT_SIZES[tensor.kind]
         if not tensor.shape or tensor.shape[-1] % block:
-            msg = f"{tensor.name} has shape {list(tensor.shape)}, and {tensor.kind.name} stores rows in blocks of {block}"
+            msg = f"{tensor.name} has shape {list(tensor.shape)}, but {tensor.kind.name} stores rows in blocks of {block}"
             raise ValueError(msg)
         end = tensor.offset + tensor.num_rows * tensor.row_bytes
         if end > file_size:

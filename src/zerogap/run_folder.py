@@ -1,13 +1,13 @@
-"""Where everything is in a run's folder. Knows paths, reads no file; every room that looks at a run starts here."""
+"""Paths in a run's folder. Every room that reads a run starts here; no file is opened."""
 
 from pathlib import Path
 
 CHECKPOINT_STATE = "state.json"
-"""Written last into a checkpoint: a folder without it is none."""
+"""Written last into a checkpoint; a folder without it is incomplete."""
 
 
 class RunFolder:
-    """Paths of one run. Append-only, apart from old checkpoints."""
+    """Paths of one run. The folder only grows, except for old checkpoints."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -23,7 +23,7 @@ class RunFolder:
         self.export = path / "export"
 
     def rollouts(self, step: int) -> Path:
-        """Where the rollouts of a step are."""
+        """Folder with the rollouts of a step."""
         return self.path / "rollouts" / f"step_{step:06d}"
 
     def checkpoint(self, step: int) -> Path:
@@ -31,7 +31,7 @@ class RunFolder:
         return self.checkpoints / checkpoint_name(step)
 
     def latest_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint."""
+        """The newest complete checkpoint, if any."""
         found = list_checkpoints(self.checkpoints)
         return found[-1] if found else None
 

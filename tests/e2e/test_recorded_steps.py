@@ -60,7 +60,7 @@ def test_audit_shows_where_a_log_prob_was_changed(run: Path, tmp_path: Path):
     change_column(folder, 2, "rollout_log_probs", lambda column: column.__setitem__(5, column[5] - 0.5))  # fmt: skip
     done = zerogap("audit", folder, "--step", "2", "--tokens", "1", "--html", tmp_path / "p.html")
     assert done.returncode == 0, done.stderr
-    assert "trained again on the rollouts of step 1" in done.stdout
+    assert "retrained on the rollouts of step 1" in done.stdout
     assert "train-000002-0000/0, position 5: gap 0.500" in done.stdout
     assert "gap-5 numbers-5" in (tmp_path / "p.html").read_text("utf-8")
     done = zerogap("audit", run, "--step", "2", "--json", "--quiet")

@@ -1,4 +1,4 @@
-"""Each source of a gap is planted on purpose: it rises on its own rung, and the other four stay at exactly zero."""
+"""Each source of a gap is planted on purpose: it rises on its own stage, and the other four stay at exactly zero."""
 
 import copy
 from contextlib import nullcontext
@@ -71,7 +71,7 @@ def trained(model):
     return later
 
 
-def test_exact_mode_is_zero_on_every_rung():
+def test_exact_mode_is_zero_at_every_stage():
     model = tiny_model("qwen3")
     samples = drawn(tiny_engine(model), temperature=0.7)
     entry = entry_of(scorer_of(model), samples)
@@ -184,7 +184,7 @@ def test_old_weights_that_nobody_kept_are_counted_and_not_guessed():
     assert entry.statistics is None
     assert (entry.num_tokens, entry.num_unattributed) == (0, 240)
     assert entry.metrics() == {
-        "gap/num_records": 12.0,
+        "gap/num_samples": 12.0,
         "gap/num_tokens": 0.0,
         "gap/num_unattributed": 240.0,
     }
@@ -245,7 +245,7 @@ def test_a_perturbed_router_is_routing():
         entry_of(experts[0], recorded)
 
 
-def test_sources_that_act_together_keep_their_own_rungs():
+def test_sources_that_act_together_keep_their_own_stages():
     """Truncation, an engine in bf16 and old weights at once: each is what it is alone, and all add up."""
     old = tiny_model("qwen3")
     randomize(old, seed=5)

@@ -169,7 +169,7 @@ def sampled_distillation(c):
 
 
 def top_k_distillation(c):
-    """Reverse without a weight, or forward with one of the record's geometric mean."""
+    """Reverse without a weight, or forward with one of the sample's geometric mean."""
     teacher = tiny_model("qwen3", seed=2)
     total = torch.zeros((), dtype=torch.float64)
     for i, sample in enumerate(c.samples):
@@ -237,7 +237,7 @@ def test_what_the_formulas_exercise_does_happen():
     corrected = gradients_of(CASES["grpo, corrected"])[1].corrections
     assert min(corrected.fraction_rejected_low, corrected.fraction_rejected_high) > 0
     assert corrected.fraction_truncated_high > 0
-    assert 0 < corrected.num_vetoed_records < corrected.num_records
+    assert 0 < corrected.num_vetoed_samples < corrected.num_samples
     assert corrected.weight_after.mean == pytest.approx(1.0)
     assert 0 < gradients_of(CASES["grpo, bypass, off-policy mask"])[1].off_policy_fraction < 1
     for name in ("grpo, bypass, off-policy mask", "dr_grpo", "dapo", "gspo", "cispo"):
@@ -253,7 +253,7 @@ def values_alone(model, sample) -> torch.Tensor:
 
 
 def generalised_advantages(values, reward, *, discount, gae_lambda):
-    """Backwards over a record's trainable tokens; the reward is on the last."""
+    """Backwards over a sample's trainable tokens; the reward is on the last."""
     found, next_value, next_advantage = np.zeros(len(values)), 0.0, 0.0
     for t in reversed(range(len(values))):
         reward_t = reward if t == len(values) - 1 else 0.0

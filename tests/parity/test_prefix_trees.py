@@ -61,7 +61,7 @@ def test_trees_that_are_cut_are_the_same(max_rows):
 
 
 def test_trees_with_a_penalty_on_the_kl_are_the_same():
-    loss = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.2), denominator="record")
+    loss = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.2), denominator="sample")
     check_equal(make_trees(seed=3), loss=loss, recompute=True)
 
 

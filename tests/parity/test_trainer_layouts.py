@@ -26,7 +26,7 @@ from zerogap.train.forward import PackedAttention
 
 DENOMINATORS = {
     "token": {"denominator": "token"},
-    "record": {"denominator": "record"},
+    "sample": {"denominator": "sample"},
     "constant": {"denominator": "constant", "constant_denominator": 30},
 }
 LAYOUTS = {
@@ -78,7 +78,7 @@ def reference(samples, advantages, *, kind, family="qwen3", kl=0.0) -> tuple[dic
             terms = terms + kl * ((-difference).exp() - 1 + difference)
         denominator = {
             "token": num_tokens,
-            "record": len(terms) * len(samples),
+            "sample": len(terms) * len(samples),
             "constant": 30 * len(samples),
         }[kind]
         loss = loss + terms.sum() / denominator

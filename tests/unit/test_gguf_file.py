@@ -70,13 +70,13 @@ def test_a_damaged_directory_is_refused(path):
             GgufFile.open(path)
 
     is_refused(b"GGML" + content[4:], "does not begin with GGUF")
-    is_refused(content[:4] + struct.pack(">I", 3) + content[8:], "version 50331648")
+    is_refused(content[:4] + struct.pack(">I", 3) + content[8:], "version is 50331648")
     is_refused(content[:16] + struct.pack("<Q", 10**9) + content[24:], "ends after|not a valid|can't decode")  # fmt: skip
     key = b"general.architecture"
     at = content.index(key) - 8
     is_refused(content[:at] + struct.pack("<Q", 2**62) + content[at + 8 :], "ends after")
     alignment = gguf_with_alignment(path, 12)
-    is_refused(alignment, "general.alignment = 12 is no power of two")
+    is_refused(alignment, "general.alignment = 12 is not a power of two")
 
 
 def gguf_with_alignment(path, alignment: int) -> bytes:

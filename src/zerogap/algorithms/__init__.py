@@ -1,9 +1,9 @@
-"""Pure mathematics of a step: advantages, losses, corrections, KL estimators, denominators, the ledger.
+"""The mathematics of a step: advantages, losses, corrections, KL estimators, denominators, the ledger.
 
-Columns in, columns and scalars out; nothing here knows a model or an engine, and of the config only the sections of
-``correct_mismatch``. What is decided over a whole train batch is numpy in float64; what needs a gradient is torch, in the
-dtype it is given. Masked slots may hold anything, NaN included: they reach neither a value nor a gradient.
-docs/algorithms.md has a row for each loss, correction and denominator.
+Columns in, columns and scalars out; no models, no engine, and only the config sections of ``correct_mismatch``. What is
+computed over a whole train batch is numpy in float64; what needs a gradient is torch, in the dtype of its input. Masked
+slots may hold anything, even NaN: they reach neither a value nor a gradient. docs/algorithms.md describes each loss,
+correction and denominator.
 """
 
 from zerogap.algorithms.advantages import (
@@ -21,17 +21,17 @@ from zerogap.algorithms.ledger import (
     REPLAYED,
     Attribution,
     LedgerStatistics,
-    Rungs,
     SourceStatistics,
+    Stages,
     attribute,
-    choose_records,
+    choose_samples,
     ledger_statistics,
 )
 from zerogap.algorithms.losses import reduce_loss
 from zerogap.algorithms.mismatch import GapStatistics, gap_statistics
 from zerogap.algorithms.off_policy import off_policy_keep
+from zerogap.algorithms.per_sample import sample_sums
 from zerogap.algorithms.policy_statistics import PolicyStatistics, policy_statistics
-from zerogap.algorithms.records import record_sums
 from zerogap.algorithms.shaping import overlong_penalties
 from zerogap.algorithms.surrogates import (
     Surrogate,
@@ -65,13 +65,13 @@ __all__ = [
     "KLKind",
     "LedgerStatistics",
     "PolicyStatistics",
-    "Rungs",
     "SourceStatistics",
+    "Stages",
     "Surrogate",
     "ValueTargets",
     "WeightStatistics",
     "attribute",
-    "choose_records",
+    "choose_samples",
     "cispo_surrogate",
     "clipped_surrogate",
     "correct_mismatch",
@@ -90,11 +90,11 @@ __all__ = [
     "off_policy_keep",
     "overlong_penalties",
     "policy_statistics",
-    "record_sums",
     "reduce_loss",
     "reinforce_pp_advantages",
     "reinforce_surrogate",
     "returns_to_go",
+    "sample_sums",
     "sft_surrogate",
     "token_rewards",
     "top_k_kl",

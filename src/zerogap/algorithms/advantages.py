@@ -1,10 +1,10 @@
-"""Group-relative advantages: a reward minus a baseline from the rewards for the same prompt.
+"""Group-relative advantages: reward minus a baseline from the rewards of the same group.
 
     A_i = r_i - mean(r)                        Dr. GRPO, https://arxiv.org/abs/2503.20783, eq. 3
     A_i = (r_i - mean(r)) / max(std(r), floor)  GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2
     A_i = r_i - mean of the others' r           RLOO, https://arxiv.org/abs/2402.14740
 
-Mean and standard deviation are over the valid members of one group and nothing else. The standard
+Mean and standard deviation are over the valid members of one group. The standard
 deviation has denominator (members - 1), as in TRL and verl; the paper leaves it open.
 
 B samples of any number of groups, in any order.
@@ -22,18 +22,18 @@ from zerogap.errors import DataError, NumericsError
 
 @dataclass(frozen=True)
 class GroupAdvantages:
-    """Advantages of B samples and what was found out about their groups."""
+    """Advantages of B samples, and counts of their groups."""
 
     advantages: np.ndarray
-    """float64 [B]; NaN for a sample that is not valid: it has none, and must not be trained on."""
+    """float64 [B]; NaN for an invalid sample, which must not train."""
     is_alone: np.ndarray
-    """bool [B]: the only valid member of its group, so its advantage is 0 for want of a baseline."""
+    """bool [B]: the only valid member of its group; without a baseline its advantage is 0."""
     num_groups: int
     """Groups with at least one valid member."""
     num_alone: int
     """Groups with exactly one valid member."""
     num_without_signal: int
-    """Groups of two or more whose valid members all have the same reward: their advantages are exactly 0."""
+    """Groups of two or more valid members with equal rewards: their advantages are exactly 0."""
 
 
 def group_advantages(
@@ -44,16 +44,16 @@ def group_advantages(
     normalize_std: bool = False,
     std_floor: float = 1e-6,
 ) -> GroupAdvantages:
-    """Advantage of each sample over the valid samples with the same group id.
+    """Advantage of each sample relative to the valid samples with the same group id.
 
-    Members are found by id alone, so grouped, interleaved and shuffled orders give the same numbers.
+    Only ids define groups, so any order of samples gives the same numbers.
 
     Args:
         rewards_B: rewards; an invalid sample's slot may hold anything.
-        group_ids: one id a sample.
+        group_ids: one id per sample.
         is_valid_B: samples that count (``exclusion_reason(sample) is None``).
         normalize_std: divide by the group's standard deviation.
-        std_floor: smallest divisor, in units of reward, when normalising.
+        std_floor: smallest standard deviation to divide by, in units of reward.
     """
     return _over_groups(
         rewards_B,
@@ -68,7 +68,7 @@ def leave_one_out_advantages(
     group_ids: Sequence[str],
     is_valid_B: Bool[np.ndarray, "B"],
 ) -> GroupAdvantages:
-    """Reward minus the mean of the group's other valid rewards: a baseline that does not contain the sample's own.
+    """Reward minus the mean of the group's other valid rewards, so that the baseline excludes the sample's own.
 
     It is n / (n - 1) times reward minus group mean. Arguments as in ``group_advantages``.
     """
@@ -84,7 +84,7 @@ def _over_groups(
     if not len(rewards_B) == len(group_ids) == len(is_valid_B):
         msg = (
             f"{len(rewards_B)} rewards, {len(group_ids)} group ids and {len(is_valid_B)} validity flags were "
-            "given: every sample needs one of each"
+            "given, but every sample needs one of each"
         )
         raise DataError(msg)
     advantages_B = np.full(len(rewards_B), np.nan)
@@ -94,7 +94,7 @@ def _over_groups(
     for group_id, members in members_of.items():
         rewards_G = np.asarray(rewards_B, np.float64)[members]
         if not np.isfinite(rewards_G).all():
-            msg = f"group {group_id} has the rewards {rewards_G.tolist()}: a valid sample needs a finite reward; give a sample that could not be scored an invalid outcome"
+            msg = f"group {group_id} has the rewards {rewards_G.tolist()}: a valid sample needs a finite reward; give a sample without a score an invalid outcome"
             raise NumericsError(msg)
         advantages_B[members] = advantages_of(rewards_G)
         is_alone_B[members] = len(members) == 1
@@ -112,11 +112,11 @@ def _valid_members(group_ids: Sequence[str], is_valid_B: np.ndarray) -> dict[str
 
 
 def _centred(rewards_G: np.ndarray, *, normalize_std: bool, std_floor: float) -> np.ndarray:
-    # Equal rewards by comparison, not by subtraction: the rounded mean of equal numbers can differ from them,
-    # and a tiny standard deviation would blow that rounding up to a real advantage.
+    # Compare for equality: the rounded mean of equal numbers can differ from them,
+    # and a tiny standard deviation would turn that rounding error into a real advantage.
     if (rewards_G == rewards_G[0]).all():
         return np.zeros_like(rewards_G)
-    # fsum rounds once, so the order of arrival cannot change the result.
+    # fsum rounds once, so the order of samples cannot change the result.
     centred_G = rewards_G - math.fsum(rewards_G) / len(rewards_G)
     if not normalize_std:
         return centred_G

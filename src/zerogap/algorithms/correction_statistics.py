@@ -1,7 +1,7 @@
-"""What is known about the mismatch of a train batch, whether or not anything is corrected.
+"""Statistics of the mismatch of a train batch, with or without corrections.
 
 d = old_log_probs - rollout_log_probs of a trainable token, w = exp(d) (cut at d = +-20). U trainable tokens of the whole train
-batch, R records that have any. Shares are of the U tokens unless they say records. float64.
+batch, R samples with such tokens. Shares are of the U tokens unless they say samples. float64.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class WeightStatistics:
     min: float
     max: float
     effective_share: float
-    """(sum w)**2 / (U sum w**2): the effective sample size (Kish) as a share of U; 1 when all are equal."""
+    """(sum w)**2 / (U sum w**2): Kish's effective sample size as a share of U; 1 if all weights are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,12 @@ class CorrectionStatistics:
 
     num_tokens: int
     """U."""
-    num_records: int
+    num_samples: int
     """R."""
     weight_before: WeightStatistics
-    """exp(d) at the weight's level (token without one), unbounded."""
+    """exp(d) at the weight's level (default: token), unbounded."""
     weight_after: WeightStatistics
-    """What the loss is multiplied by; 1 everywhere without a weight."""
+    """Factor on the loss; 1 without a weight."""
     fraction_truncated_low: float
     """Share with a weight below its lower bound."""
     fraction_truncated_high: float
@@ -44,30 +44,30 @@ class CorrectionStatistics:
     """Share that the mask dropped because its ratio is too large."""
     num_vetoed_tokens: int
     """Tokens whose ratio is below the veto's bound."""
-    num_vetoed_records: int
-    """Records dropped for having such a token."""
+    num_vetoed_samples: int
+    """Samples dropped because of such a token."""
     fraction_kept: float
-    """Share that is left for the loss."""
+    """Share of tokens left in the loss."""
     rollout_log_perplexity: float
-    """Mean over records of the mean of -rollout_log_probs, nats."""
+    """Mean over samples of the mean of -rollout_log_probs, nats."""
     old_log_perplexity: float
-    """Mean over records of the mean of -old_log_probs, nats."""
+    """Mean over samples of the mean of -old_log_probs, nats."""
     log_perplexity_gap: float
-    """Trainer's less the engine's; positive where the trainer finds the samples less likely."""
+    """Trainer's minus engine's; positive if the samples are less likely for the trainer."""
     k1: float
     """Mean of -d: estimates KL(engine || trainer), unbiased, may be negative."""
     k3: float
     """Mean of exp(d) - 1 - d: the same, never negative."""
     chi2_token: float
-    """Mean of w**2, less 1: estimates chi-squared(trainer || engine) of a token."""
+    """Mean of w**2 - 1: estimates chi-squared(trainer || engine) of a token."""
     chi2_sequence: float
-    """The same over records, with w = exp(sum of d)."""
+    """The same over samples, with w = exp(sum of d)."""
 
 
 def correction_statistics(
     old_U: np.ndarray,
     rollout_U: np.ndarray,
-    record_U: np.ndarray,
+    sample_U: np.ndarray,
     *,
     ratio_U: np.ndarray,
     weight_U: np.ndarray,
@@ -78,16 +78,16 @@ def correction_statistics(
     vetoed_U: np.ndarray,
     keep_U: np.ndarray,
 ) -> CorrectionStatistics:
-    """Statistics over trainable tokens; ``record_U`` counts from 0 without gaps, the rest as ``correct_mismatch`` has it."""
+    """Statistics over trainable tokens. ``sample_U`` counts from 0 without gaps; other arguments as ``correct_mismatch``."""
     log_ratio_U = old_U - rollout_U
-    len_R = np.bincount(record_U)
-    rollout_R = -np.bincount(record_U, weights=rollout_U) / len_R
-    old_R = -np.bincount(record_U, weights=old_U) / len_R
+    len_R = np.bincount(sample_U)
+    rollout_R = -np.bincount(sample_U, weights=rollout_U) / len_R
+    old_R = -np.bincount(sample_U, weights=old_U) / len_R
     token_U = _exp(log_ratio_U)
-    sequence_R = _exp(np.bincount(record_U, weights=log_ratio_U))
+    sequence_R = _exp(np.bincount(sample_U, weights=log_ratio_U))
     return CorrectionStatistics(
-        num_tokens=len(record_U),
-        num_records=len(len_R),
+        num_tokens=len(sample_U),
+        num_samples=len(len_R),
         weight_before=_weight_statistics(ratio_U),
         weight_after=_weight_statistics(weight_U),
         fraction_truncated_low=float((ratio_U < bounds[0]).mean()),
@@ -95,7 +95,7 @@ def correction_statistics(
         fraction_rejected_low=float(rejected_low_U.mean()),
         fraction_rejected_high=float(rejected_high_U.mean()),
         num_vetoed_tokens=int(vetoing_U.sum()),
-        num_vetoed_records=len(np.unique(record_U[vetoed_U])),
+        num_vetoed_samples=len(np.unique(sample_U[vetoed_U])),
         fraction_kept=float(keep_U.mean()),
         rollout_log_perplexity=float(rollout_R.mean()),
         old_log_perplexity=float(old_R.mean()),

@@ -1,20 +1,20 @@
-"""What is done about samples that another policy than the trainer's drew: importance weights and rejection.
+"""Importance weights and rejection, for samples that differ from the trainer's policy.
 
     d = old_log_probs - rollout_log_probs, w = exp(d), at one of three levels:
     token       a token's own d
-    sequence    the sum of d over its record's trainable tokens
+    sequence    the sum of d over its sample's trainable tokens
     geometric   their mean
 
     weight      truncate min(w, high), clip clamp(w, low, high); optionally divided by its mean over the train batch
                 (truncated importance sampling, Espeholt et al., https://arxiv.org/abs/1802.01561, section 4.1)
-    mask        drop what has w outside [low, high]: tokens at level "token", whole records at the others
+    mask        drop what has w outside [low, high]: tokens at level "token", whole samples at the others
                 (masked importance sampling; IcePop, https://arxiv.org/abs/2510.18855)
-    veto        drop a record if one of its tokens has w below a bound
+    veto        drop a sample if one of its tokens has w below a bound
 
-d is cut at +-20 before exp. Weight and rejection are decided separately: a rejected token counts in the mean that
-normalises the weights, and no denominator changes. All of it is over the whole train batch, before micro-batches are cut.
+d is cut at +-20 before exp. Weights and rejection are independent: a rejected token counts in the mean that
+normalises the weights, and no denominator changes. Both use the whole train batch, before it is split.
 
-S all tokens of all samples, U the trainable ones among them, R records that have any.
+S all tokens of all samples, U the trainable ones, R samples with trainable tokens.
 """
 
 import math
@@ -35,12 +35,12 @@ from zerogap.errors import DataError
 
 @dataclass(frozen=True)
 class Corrections:
-    """Decided once a step, read by ``reduce_loss`` in each micro-batch."""
+    """Computed once per step, for ``reduce_loss`` in each micro-batch."""
 
     weight_S: np.ndarray
-    """float64 [S]: what the policy loss of a token is multiplied by; 1 without a weight, and where nothing trains."""
+    """float64 [S]: factor on the policy loss of a token; 1 without a weight, and at masked tokens."""
     keep_S: np.ndarray
-    """bool [S]: the loss mask less what was rejected."""
+    """bool [S]: the loss mask without rejected tokens."""
     statistics: CorrectionStatistics
 
 
@@ -48,40 +48,40 @@ def correct_mismatch(
     old_log_probs_S: Float[np.ndarray, "S"],
     rollout_log_probs_S: Float[np.ndarray, "S"],
     loss_mask_S: Bool[np.ndarray, "S"],
-    record_S: Int[np.ndarray, "S"],
+    sample_S: Int[np.ndarray, "S"],
     *,
     weight: WeightCorrection | None = None,
     mask: MaskCorrection | None = None,
     veto: float | None = None,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Corrections:
-    """Weights, rejections and their statistics; with all three None nothing but the statistics.
+    """Weights, rejections and their statistics; only statistics if all three options are None.
 
     Args:
         old_log_probs_S: the trainer's at the start of the step, nats.
         rollout_log_probs_S: the engine's at sampling time, same temperature.
         loss_mask_S: trainable tokens of the train batch; the other slots of both columns may hold anything.
-        record_S: which record a token belongs to.
+        sample_S: which sample a token belongs to.
         weight: importance weights.
         mask: rejection by ratio.
-        veto: smallest w that a record's tokens may have.
-        name_token: how an error calls token s.
+        veto: smallest w that the tokens of a sample may have.
+        name_token: name of token s in errors.
 
     Raises:
         DataError: no token trains.
         NumericsError: a trainable token lacks a finite log-prob.
     """
     if not loss_mask_S.any():
-        msg = f"the mask of {len(loss_mask_S)} tokens is empty, so there is nothing to correct; skip the step"
+        msg = f"the mask of {len(loss_mask_S)} tokens is empty, so there is nothing to correct; skip this step"
         raise DataError(msg)
     old_U = finite_column(old_log_probs_S, loss_mask_S, "old log-prob", name_token)[loss_mask_S]
     rollout_U = finite_column(
         rollout_log_probs_S, loss_mask_S, "rollout log-prob", name_token
     )[loss_mask_S]  # fmt: skip
-    _, record_U = np.unique(record_S[loss_mask_S], return_inverse=True)
+    _, sample_U = np.unique(sample_S[loss_mask_S], return_inverse=True)
 
     def ratio_at(level: Level) -> np.ndarray:
-        return _ratios(old_U - rollout_U, record_U, level)
+        return _ratios(old_U - rollout_U, sample_U, level)
 
     ratio_U = ratio_at(weight.level if weight else "token")
     weight_U = _weights(ratio_U, weight)
@@ -89,7 +89,7 @@ def correct_mismatch(
         _out_of_bounds(ratio_at(mask.level), mask) if mask else _nothing(ratio_U)
     )
     vetoing_U = ratio_at("token") < (veto or 0.0)
-    vetoed_U = (np.bincount(record_U, weights=vetoing_U) > 0)[record_U]
+    vetoed_U = (np.bincount(sample_U, weights=vetoing_U) > 0)[sample_U]
     keep_U = ~(too_low_U | too_high_U | vetoed_U)
     return Corrections(
         weight_S=_spread(weight_U, loss_mask_S, 1.0),
@@ -97,7 +97,7 @@ def correct_mismatch(
         statistics=correction_statistics(
             old_U,
             rollout_U,
-            record_U,
+            sample_U,
             ratio_U=ratio_U,
             weight_U=weight_U,
             bounds=(weight.low, weight.high) if weight else (0.0, math.inf),
@@ -110,18 +110,18 @@ def correct_mismatch(
     )
 
 
-def _ratios(log_ratio_U: np.ndarray, record_U: np.ndarray, level: Level) -> np.ndarray:
+def _ratios(log_ratio_U: np.ndarray, sample_U: np.ndarray, level: Level) -> np.ndarray:
     if level != "token":
-        sum_R = np.bincount(record_U, weights=log_ratio_U)
-        per_record_R = sum_R / np.bincount(record_U) if level == "geometric" else sum_R
-        log_ratio_U = per_record_R[record_U]
+        sum_R = np.bincount(sample_U, weights=log_ratio_U)
+        per_sample_R = sum_R / np.bincount(sample_U) if level == "geometric" else sum_R
+        log_ratio_U = per_sample_R[sample_U]
     return np.exp(log_ratio_U.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def _weights(ratio_U: np.ndarray, weight: WeightCorrection | None) -> np.ndarray:
     if weight is None:
         return np.ones_like(ratio_U)
-    # Truncation is a clip whose lower bound is 0, which no exp is below.
+    # Truncation is a clip with lower bound 0, since exp is never below 0.
     bounded_U = ratio_U.clip(weight.low, weight.high)
     if not weight.normalize:
         return bounded_U

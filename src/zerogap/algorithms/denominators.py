@@ -1,13 +1,13 @@
-"""What the loss is divided by, decided once an optimizer step over the whole train batch.
+"""The denominator of the loss, computed once per optimizer step over the whole train batch.
 
     token      sum over all trainable tokens / their number          DAPO, https://arxiv.org/abs/2503.14476, eq. 8
-    record     mean over a record's tokens, then over records        GRPO, https://arxiv.org/abs/2402.03300, eq. 3
+    sample     mean over a sample's tokens, then over samples        GRPO, https://arxiv.org/abs/2402.03300, eq. 3
     group      mean over a group's tokens, then over groups          DAPO's sum for one prompt, averaged over prompts
-    rollout    mean over a rollout's tokens, then over rollouts      record, where a rollout has several records
-    constant   sum over tokens / (records x constant)                Dr. GRPO, https://arxiv.org/abs/2503.20783, eq. 3
+    rollout    mean over a rollout's tokens, then over rollouts      sample, where a rollout has several samples
+    constant   sum over tokens / (samples x constant)                Dr. GRPO, https://arxiv.org/abs/2503.20783, eq. 3
 
-All are one number a record, so that ``loss = sum(terms / denominator of the term's record)`` has the
-same value and gradient however the records are split into micro-batches. B records.
+Each is one number per sample, so ``loss = sum(terms / denominator of the term's sample)`` has the same value and
+gradient for every split into micro-batches. B samples.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ import numpy as np
 from zerogap.algorithms._shapes import Float, Int
 from zerogap.errors import DataError
 
-Denominator = Literal["token", "record", "group", "rollout", "constant"]
+Denominator = Literal["token", "sample", "group", "rollout", "constant"]
 
 
 def loss_denominators(
@@ -29,32 +29,32 @@ def loss_denominators(
     constant: int | None = None,
     shared_ids: Sequence[str] | None = None,
 ) -> Float[np.ndarray, "B"]:
-    """The number each record's loss terms are divided by, float64.
+    """The denominator of each sample's loss terms, float64.
 
-    A record without trainable tokens counts in none of them; its own denominator is infinite.
+    A sample without trainable tokens does not count; its own denominator is infinite.
 
     Args:
-        num_loss_tokens_B: trainable tokens of every record of the train batch, over all ranks.
-        kind: token: their sum. record: own tokens x records. group, rollout: tokens of the records with the same id
-            x such ids. constant: records x ``constant``.
-        constant: the same length for every record, usually the longest completion allowed, in tokens.
-        shared_ids: each record's group id for "group", its rollout's for "rollout".
+        num_loss_tokens_B: trainable tokens of every sample of the train batch, over all ranks.
+        kind: token: their sum. sample: own tokens x samples. group, rollout: tokens of the samples with the same id
+            x such ids. constant: samples x ``constant``.
+        constant: one length for every sample in tokens, usually the limit for completions.
+        shared_ids: each sample's group id for "group", its rollout's for "rollout".
     """
     has_tokens_B = num_loss_tokens_B > 0
-    num_records = int(has_tokens_B.sum())
-    if num_records == 0:
-        msg = f"none of the {len(num_loss_tokens_B)} records has a trainable token: there is no loss to divide; leave the optimizer step out"
+    num_samples = int(has_tokens_B.sum())
+    if num_samples == 0:
+        msg = f"none of the {len(num_loss_tokens_B)} samples has a trainable token, so there is no loss; skip the optimizer step"
         raise DataError(msg)
     if (kind == "constant") != (constant is not None) or (constant is not None and constant < 1):
-        msg = f"denominator {kind!r} was given constant = {constant}: 'constant' needs a positive length in tokens, the others take none"
+        msg = f"denominator {kind!r} was given constant = {constant}: only 'constant' takes a length, which must be positive"
         raise DataError(msg)
     if kind in ("group", "rollout"):
         denominators_B = _shared(num_loss_tokens_B, shared_ids, kind)
     else:
         denominators_B = {
             "token": np.full(len(num_loss_tokens_B), num_loss_tokens_B.sum(), np.float64),
-            "record": num_loss_tokens_B * float(num_records),
-            "constant": np.full(len(num_loss_tokens_B), num_records * float(constant or 1)),
+            "sample": num_loss_tokens_B * float(num_samples),
+            "constant": np.full(len(num_loss_tokens_B), num_samples * float(constant or 1)),
         }[kind]
     return np.where(has_tokens_B, denominators_B, np.inf)
 
@@ -64,7 +64,7 @@ def _shared(
 ) -> np.ndarray:
     if shared_ids is None or len(shared_ids) != len(num_loss_tokens_B):
         given = "no ids" if shared_ids is None else f"{len(shared_ids)} ids"
-        msg = f"denominator {kind!r} was given {given} for {len(num_loss_tokens_B)} records: it needs the {kind} id of each in shared_ids"
+        msg = f"denominator {kind!r} was given {given} for {len(num_loss_tokens_B)} samples: it needs the {kind} id of each in shared_ids"
         raise DataError(msg)
     num_tokens_of: Counter[str] = Counter()
     for shared_id, num_tokens in zip(shared_ids, num_loss_tokens_B.tolist(), strict=True):

@@ -1,10 +1,10 @@
-"""On-policy distillation: the policy's own completions, a teacher's opinion of each token.
+"""On-policy distillation: a teacher scores each token of the policy's own completions.
 
-    sampled    A = log teacher - log policy of the drawn token, into ``reinforce_surrogate``
+    sampled    A = log teacher - log policy of the sampled token, for ``reinforce_surrogate``
     top k      KL over the teacher's k likeliest ids and one more bucket with the rest of the mass, with gradient
 
 On-policy distillation: https://arxiv.org/abs/2306.13649; the reverse KL: MiniLLM, https://arxiv.org/abs/2306.08543.
-Merging ids into a bucket can only lower a KL, so the top-k value is a lower bound that is exact for k = vocabulary.
+Merging ids into a bucket can only lower the KL, so the top-k value is a lower bound, exact for k = vocabulary.
 S all tokens; R tokens of a micro-batch; K ids a token.
 """
 
@@ -22,7 +22,7 @@ from zerogap.algorithms.finite import finite_column, name_by_index, require_fini
 KLDirection = Literal["reverse", "forward"]
 
 MIN_REST_MASS = 1e-6
-"""Probability outside the k ids below which it is not told from 0: fp32 log-probs give their sum no better."""
+"""Smallest probability outside the k ids that differs from 0: fp32 log-probs allow no finer."""
 
 
 def distillation_advantages(
@@ -32,17 +32,17 @@ def distillation_advantages(
     *,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Float[np.ndarray, "S"]:
-    """Teacher minus policy at each drawn token, nats, float64; 0 at masked slots.
+    """Teacher minus policy at each sampled token, nats, float64; 0 at masked slots.
 
     Its negative is the k1 estimate of KL(policy || teacher), and the policy gradient with it as the advantage is that of
     the KL at each prefix: the policy's own log-prob in it needs no gradient, since that term has expectation 0. Nothing is
     clipped or normalised, and no later token's KL is credited to an earlier one.
 
     Args:
-        teacher_log_probs_S: of the drawn tokens, at the sample's temperature.
+        teacher_log_probs_S: of the sampled tokens, at the sample's temperature.
         log_probs_S: the policy's at the start of the step.
         loss_mask_S: tokens that train; the other slots may hold anything.
-        name_token: how an error calls token s.
+        name_token: name of token s in errors.
     """
     teacher_S = finite_column(teacher_log_probs_S, loss_mask_S, "teacher log-prob", name_token)
     return teacher_S - finite_column(log_probs_S, loss_mask_S, "log-prob", name_token)
@@ -66,7 +66,7 @@ def top_k_kl(
         teacher_log_probs_RK: the teacher's at the same ids.
         loss_mask_R: rows that count; the others may hold anything.
         direction: which side the expectation is over.
-        name_token: how an error calls row r.
+        name_token: name of row r in errors.
     """
     policy_RK = _with_rest(_finite_rows(log_probs_RK, loss_mask_R, "log-prob", name_token))
     teacher_RK = _with_rest(
@@ -95,8 +95,8 @@ def _finite_rows(
 def _with_rest(log_probs_RK: Tensor) -> Tensor:
     """One more column: log(1 - sum of exp).
 
-    Where less than ``MIN_REST_MASS`` is left the value stays at it, and the gradient is the one there: without it
-    a policy whose mass is all on the K ids would not feel that the teacher's is not.
+    The rest is at least ``MIN_REST_MASS``, with the gradient there. Otherwise a policy with all its mass on the K ids
+    would get no gradient towards a teacher that has mass elsewhere.
     """
     mass_R = log_probs_RK.logsumexp(1)
     bounded_R = mass_R.detach().clamp(max=math.log1p(-MIN_REST_MASS))

@@ -1,4 +1,4 @@
-"""Direct preference optimisation as a weighted sum of log-probs, so that a pair need not share a micro-batch.
+"""Direct preference optimisation as a weighted sum of log-probs, so a pair may be in different micro-batches.
 
     h = (log pi - log ref)(chosen) - (log pi - log ref)(rejected)          sums over trainable tokens
     loss of a pair = -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h)
@@ -6,11 +6,11 @@
 (https://arxiv.org/abs/2305.18290, eq. 7; label smoothing e: https://ericmitchell.ai/cdpo.pdf). The loss depends on
 token log-probs only through two sums, so its gradient is the sum over tokens of coefficient * gradient of log_prob, where
 
-    coefficient = beta * d loss / d (beta h), with + for the chosen and - for the rejected record
+    coefficient = beta * d loss / d (beta h), with + for the chosen and - for the rejected sample
 
-is a number a record. Computed from the sums at the weights that the update starts from, before it, it gives the exact
-gradient however records are packed. Its price is a forward pass for the sums before each update; the value of the
-loss is computed here, for ``coefficient * log_prob`` is not it. B records, P pairs. float64.
+is one number per sample. Computed before the update from the sums under its initial weights, it gives the exact
+gradient for any packing. The price is a forward pass for the sums before each update. The value of the loss is computed
+here, because the sum of ``coefficient * log_prob`` is a different number. B samples, P pairs. float64.
 """
 
 from dataclasses import dataclass
@@ -26,21 +26,21 @@ class DPOTerms:
     """One update's preferences."""
 
     coefficient_B: np.ndarray
-    """float64 [B]: of each of the record's log-probs, for ``weighted_log_probs``; 0 for a record in no pair."""
+    """float64 [B]: coefficient of the sample's log-probs, for ``weighted_log_probs``; 0 for a sample in no pair."""
     denominator_B: np.ndarray
     """float64 [B]: the number of pairs, so that ``reduce_loss`` gives the gradient of the mean loss of a pair."""
     losses_P: np.ndarray
     """float64 [P]: the loss of each pair, nats; their mean is the update's loss."""
     margins_P: np.ndarray
-    """float64 [P]: beta h, how much more the chosen is rewarded than the rejected."""
+    """float64 [P]: beta h, the reward of the chosen sample minus that of the rejected one."""
     chosen_rewards_P: np.ndarray
-    """float64 [P]: beta (log pi - log ref) of the chosen record."""
+    """float64 [P]: beta (log pi - log ref) of the chosen sample."""
     rejected_rewards_P: np.ndarray
-    """float64 [P]: of the rejected record."""
+    """float64 [P]: the same of the rejected sample."""
 
     @property
     def accuracy(self) -> float:
-        """Share of pairs whose chosen record is rewarded more."""
+        """Share of pairs whose chosen sample has the larger reward."""
         return float((self.margins_P > 0).mean())
 
 
@@ -52,23 +52,23 @@ def dpo_coefficients(
     beta: float,
     label_smoothing: float = 0.0,
 ) -> DPOTerms:
-    """What DPO does with each record, and the value of its loss.
+    """The coefficient of each sample, and the value of the DPO loss.
 
     Args:
-        policy_sums_B: log-prob of each record under the weights that the update starts from (``record_sums``), nats.
-        ref_sums_B: under the reference. Records in no pair may hold anything in both.
-        pairs_P2: (chosen, rejected) indices of records; a record may be in several pairs.
-        beta: strength of the pull towards the reference.
-        label_smoothing: share of preferences taken to be wrong, below 0.5.
+        policy_sums_B: log-prob of each sample under the update's initial weights (``sample_sums``), nats.
+        ref_sums_B: the same under the reference. Slots of samples in no pair may hold anything.
+        pairs_P2: (chosen, rejected) indices of samples; a sample may be in several pairs.
+        beta: strength of the penalty on leaving the reference.
+        label_smoothing: assumed share of wrong preferences, below 0.5.
     """
     if len(pairs_P2) == 0:
-        msg = f"{len(policy_sums_B)} records and no pair: there is no preference to learn; leave the update out"
+        msg = f"{len(policy_sums_B)} samples but no pair, so there is no preference to learn; skip the update"
         raise DataError(msg)
     used = np.unique(pairs_P2)
     if (bad := used[~np.isfinite(policy_sums_B[used] - ref_sums_B[used])]).size:
         msg = (
-            f"record {bad[0]} has log-prob {policy_sums_B[bad[0]]} and reference log-prob {ref_sums_B[bad[0]]}: a preference "
-            "needs both finite; look at the record, the weights and the learning rate"
+            f"sample {bad[0]} has log-prob {policy_sums_B[bad[0]]} and reference log-prob {ref_sums_B[bad[0]]}: a preference "
+            "needs both finite; look at the sample, the weights and the learning rate"
         )
         raise NumericsError(msg)
     rewards_B = beta * (np.asarray(policy_sums_B, np.float64) - ref_sums_B)

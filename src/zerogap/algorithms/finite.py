@@ -1,6 +1,6 @@
-"""The door of every formula: what is masked is replaced before any arithmetic, what counts must be finite.
+"""Checks the inputs of every formula: masked slots are replaced before any arithmetic, all others must be finite.
 
-NaN * 0 is NaN in a value and in a gradient, so multiplying by a mask protects nothing. T tokens.
+Multiplying by a mask does not help, because NaN * 0 is NaN, in values and gradients. T tokens.
 """
 
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from zerogap.algorithms._shapes import Bool, Float
 from zerogap.errors import NumericsError
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios beyond it are cut before exp, which would overflow: e**20 is far outside any bound on a ratio."""
+"""Log-ratios are cut here before exp, which might overflow; e**20 is far beyond any bound on a ratio."""
 
 
 def name_by_index(token: int) -> str:
-    """The name of a token of which nothing but its place is known."""
+    """Name of a token by its index."""
     return f"token {token}"
 
 
 def require_finite(
     values_T: Tensor, mask_T: Tensor, what: str, name_token: Callable[[int], str]
 ) -> Tensor:
-    """``values_T`` with 0 at masked slots; refuses what is not finite elsewhere."""
+    """``values_T`` with 0 at masked slots; raises NumericsError if another slot is not finite."""
     is_bad_T = mask_T & ~values_T.detach().isfinite()
     if is_bad_T.any():
         first = int(is_bad_T.nonzero()[0])
@@ -51,5 +51,5 @@ def _not_finite(
 ) -> NumericsError:
     return NumericsError(
         f"the {what} of {name} is {value} ({int(is_bad_T.sum())} of {int(mask_T.sum())} trainable tokens are not "
-        "finite): a loss needs finite numbers; look at the record, the weights and the learning rate"
+        "finite): a loss needs finite numbers; look at the sample, the weights and the learning rate"
     )

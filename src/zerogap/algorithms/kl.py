@@ -36,7 +36,7 @@ def kl_estimate(
         ref_log_probs_T: frozen reference at the same temperature.
         loss_mask_T: tokens that count; the other slots may hold anything.
         kind: the estimator.
-        name_token: how an error calls token t.
+        name_token: name of token t in errors.
     """
     log_probs_T = require_finite(log_probs_T, loss_mask_T, "log-prob", name_token)
     ref_log_probs_T = require_finite(
@@ -59,11 +59,11 @@ def kl_penalties(
     coefficient: float,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Float[np.ndarray, "S"]:
-    """What the KL takes off each token's reward: coefficient times its estimate, float64, 0 at masked slots.
+    """Penalty on each token's reward: coefficient times the KL estimate, float64, 0 at masked slots.
 
     InstructGPT, https://arxiv.org/abs/2203.02155, eq. 2 (with k1). ``log_probs_S`` are those at the start of the step: a
     reward has no gradient, so k1, whose gradient would be noise in a loss, is the usual kind here.
-    Losses with one reward a record take off the record's ``record_sums``.
+    Losses with one reward per sample subtract the sum over the sample (``sample_sums``).
     """
     estimate_S = kl_estimate(
         torch.from_numpy(np.asarray(log_probs_S, np.float64)),

@@ -1,20 +1,20 @@
-"""The ledger: one gap as five differences that add up.
+"""The ledger: the gap as a sum of five differences.
 
-Six log-probs of one sampled token, each with one thing changed from the rung before it:
+Six log-probs of one sampled token, the *stages*. Each changes one thing from the stage before it:
 
-====  =============================================================  ===========================
-rung  log-prob of the token                                          difference to the one before
-====  =============================================================  ===========================
-a0    the engine's, within the set it could draw from                -
-a1    the engine's, over the whole vocabulary                        sampling
-a2    the trainer's, weights that sampled the token, its routes      numbers
-a3    the same with the trainer's own routing                        routing
-a4    the same with the weights that train now                       staleness
-a5    the same on the ids that decoding and encoding again gives     tokens
-====  =============================================================  ===========================
+=====  ==========================================================  =====================
+stage  log-prob of the token                                       difference, by source
+=====  ==========================================================  =====================
+a0     the engine's, within the set it could sample from           -
+a1     the engine's, over the whole vocabulary                     sampling
+a2     the trainer's, with the sampling weights and their routes   numbers
+a3     the same with the trainer's own routing                     routing
+a4     the same with the weights that train now                    staleness
+a5     the same on the re-encoded ids                              tokens
+=====  ==========================================================  =====================
 
-All in float64, nats, at the sample's temperature. *Raw* is what a source would cost if nothing were replayed, *open*
-what the loss sees with the replays that are on. T tokens of a record.
+All in float64, nats, at the sample's temperature. *Raw* is what a source would cost if nothing were replayed; *open* is
+what the loss sees with the active replays. T tokens of a sample.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,14 +29,14 @@ from zerogap.errors import NumericsError
 from zerogap.obs import GAP_SOURCES
 
 REPLAYED = ("tokens",)
-"""Sources that a replay closes for the loss. Ids travel, so it never sees a text encoded again."""
+"""Sources that a replay closes for the loss: it gets the sampled ids and never re-encoded text."""
 
 _FLOAT32_EPSILON = 2.0**-23
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rungs:
-    """A record's ladder, float64 [T] each; slots outside ``is_attributed`` may hold anything."""
+class Stages:
+    """The six log-probs of a sample's tokens, float64 [T] each; slots outside ``is_attributed`` may hold anything."""
 
     a0: np.ndarray
     a1: np.ndarray
@@ -45,7 +45,7 @@ class Rungs:
     a4: np.ndarray
     a5: np.ndarray
     is_attributed: np.ndarray
-    """bool [T]: audited tokens whose every rung is known."""
+    """bool [T]: audited tokens with all six log-probs."""
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
@@ -55,7 +55,7 @@ class Rungs:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attribution:
-    """A record's differences, float64 [T], NaN outside ``is_attributed``."""
+    """A sample's differences, float64 [T], NaN outside ``is_attributed``."""
 
     differences: Mapping[str, np.ndarray]
     """Source -> its raw difference."""
@@ -65,7 +65,7 @@ class Attribution:
     """bool [T]."""
 
     def open(self, source: str, replayed: Collection[str]) -> np.ndarray:
-        """What the loss sees of a source: nothing where it is replayed."""
+        """What the loss sees of a source: 0 if it is replayed."""
         raw = self.differences[source]
         return np.where(self.is_attributed, 0.0, np.nan) if source in replayed else raw
 
@@ -91,26 +91,26 @@ class LedgerStatistics:
     """``open`` is the gap that the loss sees."""
 
 
-def attribute(rungs: Rungs, *, record: str) -> Attribution:
-    """The five differences of a record's tokens.
+def attribute(stages: Stages, *, name: str) -> Attribution:
+    """The five differences of a sample's tokens.
 
     Args:
-        rungs: of the record.
-        record: how an error calls it.
+        stages: the sample's log-probs.
+        name: of the sample, for an error.
 
     Raises:
-        NumericsError: a rung of an attributed token is NaN or infinite, or the differences do not add up.
+        NumericsError: a log-prob of an attributed token is NaN or infinite, or the differences do not add up.
     """
-    is_known_T = rungs.is_attributed
-    for rung, column_T in enumerate(rungs.columns):
+    is_known_T = stages.is_attributed
+    for stage, column_T in enumerate(stages.columns):
         bad = np.flatnonzero(is_known_T & ~np.isfinite(column_T))
         if len(bad):
-            msg = f"{record}, position {bad[0]}: rung a{rung} is {column_T[bad[0]]}, and an audited token needs a finite log-prob on every rung; look for the first NaN in the forward pass of that record"
+            msg = f"{name}, position {bad[0]}: the log-prob at stage a{stage} is {column_T[bad[0]]}, and an audited token needs six finite log-probs; look for the first NaN in this sample's forward pass"
             raise NumericsError(msg)
-    masked = [np.where(is_known_T, column_T, np.nan) for column_T in rungs.columns]
+    masked = [np.where(is_known_T, column_T, np.nan) for column_T in stages.columns]
     steps = zip(GAP_SOURCES, pairwise(masked), strict=True)
     differences = {source: after - before for source, (before, after) in steps}
-    check_telescopes(differences, masked[0], masked[-1], record=record)
+    check_telescopes(differences, masked[0], masked[-1], name=name)
     return Attribution(
         differences=differences, total=masked[-1] - masked[0], is_attributed=is_known_T
     )
@@ -121,12 +121,12 @@ def check_telescopes(
     first_T: Float[np.ndarray, "T"],
     last_T: Float[np.ndarray, "T"],
     *,
-    record: str,
+    name: str,
 ) -> None:
-    """Refuse differences that do not add up to last - first within one rounding of float32; NaN slots do not count.
+    """Refuse differences whose sum is not last - first within one rounding of float32; NaN slots are ignored.
 
     Raises:
-        NumericsError: they do not: a rung was measured on other tokens than the one beside it, which is a defect.
+        NumericsError: the sum differs. This is a bug: two stages were measured on different tokens.
     """
     missing_T = (last_T - first_T) - np.sum([differences[s] for s in GAP_SOURCES], axis=0)
     size_T = np.maximum(1.0, np.maximum(np.abs(first_T), np.abs(last_T)))
@@ -134,17 +134,17 @@ def check_telescopes(
     if len(bad):
         at = int(bad[0])
         parts = ", ".join(f"{source} {differences[source][at]:.9g}" for source in GAP_SOURCES)
-        msg = f"{record}, position {at}: the sources ({parts}) miss the gap from {first_T[at]:.9g} to {last_T[at]:.9g} by {missing_T[at]:.3g} nats; they must add up by construction, so this is a defect: please report it with this record"
+        msg = f"{name}, position {at}: the sources ({parts}) miss the gap from {first_T[at]:.9g} to {last_T[at]:.9g} by {missing_T[at]:.3g} nats; they add up by construction, so this is a bug: please report it with this sample"
         raise NumericsError(msg)
 
 
 def ledger_statistics(
     attributions: Sequence[Attribution], *, replayed: Collection[str] = REPLAYED
 ) -> LedgerStatistics | None:
-    """Statistics of each source over the attributed tokens of all records; None if there is none.
+    """Statistics of each source over the attributed tokens of all samples; None if no token is attributed.
 
     Args:
-        attributions: of the audited records.
+        attributions: of the audited samples.
         replayed: sources that a replay closes for the loss.
     """
     if not any(one.is_attributed.any() for one in attributions):
@@ -168,33 +168,33 @@ def ledger_statistics(
     return LedgerStatistics(sources=sources, total=total)
 
 
-def choose_records(
+def choose_samples(
     num_tokens_B: np.ndarray,
     groups_B: Sequence[str],
     *,
     share: float,
-    min_records: int,
+    min_samples: int,
     seed: Sequence[int],
 ) -> list[int]:
-    """Whole records that together hold ``share`` of the tokens, ``min_records`` at least; rising indices.
+    """Indices, ascending, of random samples that together hold ``share`` of the tokens; at least ``min_samples``.
 
-    Records come in pairs of siblings, which have a prompt in common that is computed once: four records of two prompts
-    cost little more than half of four records of four. Every pair is as likely as every other.
+    Samples are chosen in pairs of siblings, whose shared prompt is computed once: four samples of two prompts cost
+    little more than half of four samples of four prompts. Every pair is equally likely.
 
     Args:
-        num_tokens_B: int [B]: tokens of each record that count; those with 0 are never chosen.
-        groups_B: the group of each record.
+        num_tokens_B: int [B]: tokens of each sample that count; samples with 0 are never chosen.
+        groups_B: the group of each sample.
         share: in (0, 1].
-        min_records: or all there are, if fewer.
-        seed: the same seed chooses the same records.
+        min_samples: all samples if there are fewer.
+        seed: the same seed chooses the same samples.
     """
     rng = np.random.default_rng(list(seed))
     members: dict[str, list[int]] = {}
-    for record in rng.permutation(np.flatnonzero(num_tokens_B > 0)).tolist():
-        members.setdefault(groups_B[record], []).append(record)
+    for sample in rng.permutation(np.flatnonzero(num_tokens_B > 0)).tolist():
+        members.setdefault(groups_B[sample], []).append(sample)
     pairs = [group[at : at + 2] for group in members.values() for at in range(0, len(group), 2)]
-    order = [record for at in rng.permutation(len(pairs)) for record in pairs[at]]
-    # A record is needed while those before it hold less than the share.
+    order = [sample for at in rng.permutation(len(pairs)) for sample in pairs[at]]
+    # Take samples until they hold the share.
     reached = np.cumsum(num_tokens_B[order])
     needed = int(np.searchsorted(reached, share * num_tokens_B.sum(), side="left")) + 1
-    return sorted(order[: max(needed, min_records)])
+    return sorted(order[: max(needed, min_samples)])

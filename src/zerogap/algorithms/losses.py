@@ -1,10 +1,10 @@
-"""The one expression that turns per-token terms into a loss.
+"""Reduces per-token terms to a loss.
 
     loss = sum_t numerator_t * weight_t * keep_t / denominator_t
 
 ``numerator`` comes from ``surrogates``, ``kl``, ``distillation`` or ``values``, ``weight`` is a detached importance
-weight, ``keep`` the loss mask less rejected tokens (both from ``corrections``), ``denominator`` what
-``loss_denominators`` decided for the token's record. T tokens of any number of records.
+weight, ``keep`` the loss mask without rejected tokens (both from ``corrections``), ``denominator`` is what
+``loss_denominators`` gave for the token's sample. T tokens of any number of samples.
 """
 
 import torch
@@ -24,9 +24,9 @@ def reduce_loss(
 
     Args:
         numerator_T: loss terms, with gradient; may hold anything where ``keep_T`` is False.
-        denominator_T: of the token's record, decided over the whole train batch.
-        keep_T: the loss mask less tokens that a correction rejected. Rejection changes no denominator.
-        weight_T: detached importance weights; None is 1 everywhere.
+        denominator_T: of the token's sample, computed over the whole train batch.
+        keep_T: the loss mask without tokens that a correction rejected. Rejection changes no denominator.
+        weight_T: detached importance weights; None: all are 1.
     """
     zero = numerator_T.new_zeros((), dtype=torch.float64)
     terms_T = torch.where(keep_T, numerator_T.double(), zero)

@@ -19,7 +19,7 @@ class GapStatistics:
 
     num_tokens: int
     mean: float
-    """Mean of |d|: the number other systems quote (0.01 is usual, 0.2 means stale weights)."""
+    """Mean of |d|: the number that other systems report (0.01 is usual, 0.2 means stale weights)."""
     max: float
     """Largest |d|."""
     signed_mean: float
@@ -29,7 +29,7 @@ class GapStatistics:
 
     @classmethod
     def of(cls, difference_U: Float[np.ndarray, "U"]) -> "GapStatistics":
-        """Over U differences, float64, finite, one at least."""
+        """Statistics of U >= 1 finite differences, float64."""
         return cls(
             num_tokens=len(difference_U),
             mean=float(np.abs(difference_U).mean()),
@@ -47,7 +47,7 @@ def gap_statistics(
     """Statistics of old - rollout over the tokens of ``loss_mask_T``.
 
     Args:
-        old_log_probs_T: the trainer's, at the weights that sampled the token or those it holds now.
+        old_log_probs_T: the trainer's, under the sampling weights or the current ones.
         rollout_log_probs_T: the engine's, at sampling time, at the same temperature.
         loss_mask_T: tokens that count; the other slots may hold anything.
     """
@@ -62,13 +62,13 @@ def log_ratios(
     loss_mask_T: Bool[np.ndarray, "T"],
     what: str,
 ) -> Float[np.ndarray, "U"]:
-    """First minus second at the U unmasked tokens, float64; refuses an empty mask and what is not finite."""
+    """First minus second at the U unmasked tokens, float64; refuses an empty mask and values that are not finite."""
     ratios_U = log_probs_T[loss_mask_T].astype(np.float64) - other_log_probs_T[loss_mask_T]
     if len(ratios_U) == 0:
-        msg = f"{what}: the mask of {len(loss_mask_T)} tokens is empty, so there is no statistic; count such a batch, do not measure it"
+        msg = f"{what}: the mask of {len(loss_mask_T)} tokens is empty, so there are no statistics; leave this batch out"
         raise DataError(msg)
     if not np.isfinite(ratios_U).all():
         first = int(np.flatnonzero(loss_mask_T)[np.flatnonzero(~np.isfinite(ratios_U))[0]])
-        msg = f"{what} is not finite at token {first}: {log_probs_T[first]} and {other_log_probs_T[first]} were given; an unmasked token needs both log-probs"
+        msg = f"{what} is not finite at token {first}: {log_probs_T[first]} and {other_log_probs_T[first]}; an unmasked token needs two finite log-probs"
         raise NumericsError(msg)
     return ratios_U

@@ -1,4 +1,4 @@
-"""How far the updates of one step have moved the policy. T tokens, natural log, float64."""
+"""Statistics of how far the updates of a step moved the policy. T tokens, natural log, float64."""
 
 from dataclasses import dataclass
 

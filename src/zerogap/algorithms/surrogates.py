@@ -1,16 +1,16 @@
-"""Policy losses: one numerator a token, to be minimised, with gradient to ``log_probs_T``.
+"""Policy losses: one numerator per token, to be minimised, with gradient to ``log_probs_T``.
 
 r = exp(log_probs - old_log_probs) is a token's policy ratio, A its advantage; log-ratios are cut at +-20.
 
     clipped     -min(r A, clip(r, 1 - low, 1 + high) A)                PPO, GRPO, DAPO, REINFORCE++
-    gspo        the same with one ratio a record, exp(mean log r)      GSPO
+    gspo        the same with one ratio per sample, exp(mean log r)    GSPO
     cispo       -detach(clip(r, low, high)) A log_prob                 CISPO
     reinforce   -r A                                                   RLOO, distillation
     weighted    coefficient * log_prob                                 SFT (-1), DPO, plain REINFORCE (-A)
 
-Whatever is decided over a whole batch or record (advantages, coefficients, old log-probs) comes in as a column, so
-the sum over tokens does not depend on the split into micro-batches; gspo needs whole records and checks it.
-T tokens of any number of records; masked slots may hold NaN and give 0, without gradient. NaN or infinity in an
+Values that depend on a whole batch or sample (advantages, coefficients, old log-probs) come in as columns, so
+the sum over tokens does not depend on the split into micro-batches; gspo needs whole samples and checks it.
+T tokens of any number of samples; masked slots may hold NaN and give 0, without gradient. NaN or infinity in an
 unmasked slot raises ``NumericsError`` naming the token.
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from zerogap.algorithms._shapes import Bool, Float, Int
 from zerogap.algorithms.finite import MAX_LOG_RATIO, name_by_index, require_finite
-from zerogap.algorithms.records import record_means
+from zerogap.algorithms.per_sample import sample_means
 
 
 class Surrogate(NamedTuple):
@@ -31,8 +31,8 @@ class Surrogate(NamedTuple):
     numerator_T: Tensor
     """To be minimised; 0 at masked slots."""
     is_clipped_T: Tensor
-    """bool: a bound decided the value; False at masked slots. Such a token has no gradient, but in CISPO, where
-    it keeps it with the bound as its weight."""
+    """bool: a bound decided the value; False at masked slots. Such a token has no gradient, except in CISPO, where
+    the bound becomes its weight."""
 
 
 def clipped_surrogate(
@@ -46,7 +46,7 @@ def clipped_surrogate(
     dual_clip: float | None = None,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Surrogate:
-    """PPO's clipped objective with its sign turned, one term a token.
+    """PPO's clipped objective, negated, one term per token.
 
     -min(r A, clip(r, 1 - low, 1 + high) A)
     (PPO, https://arxiv.org/abs/1707.06347, eq. 7; asymmetric bounds: DAPO, https://arxiv.org/abs/2503.14476, eq. 8).
@@ -56,12 +56,12 @@ def clipped_surrogate(
     Args:
         log_probs_T: current policy, with gradient, nats.
         old_log_probs_T: the policy at the start of the step, no gradient.
-        advantages_T: the record's advantage at each of its tokens.
+        advantages_T: the sample's advantage at each of its tokens.
         loss_mask_T: tokens that count; the other slots may hold anything.
-        clip_low: r below 1 - clip_low gains nothing more.
-        clip_high: r above 1 + clip_high gains nothing more.
+        clip_low: r below 1 - clip_low gives no further gain.
+        clip_high: r above 1 + clip_high gives no further gain.
         dual_clip: largest ratio that counts where A < 0; None for no limit.
-        name_token: how an error calls token t, e.g. its rollout and position.
+        name_token: name of token t in errors, e.g. its rollout and position.
     """
     log_ratio_T, _ = _log_ratios(log_probs_T, old_log_probs_T, loss_mask_T, name_token)
     advantages_T = require_finite(advantages_T.detach(), loss_mask_T, "advantage", name_token)
@@ -79,33 +79,33 @@ def gspo_surrogate(
     old_log_probs_T: Float[Tensor, "T"],
     advantages_T: Float[Tensor, "T"],
     loss_mask_T: Bool[Tensor, "T"],
-    record_T: Int[Tensor, "T"],
-    record_len_T: Int[Tensor, "T"],
+    sample_T: Int[Tensor, "T"],
+    sample_len_T: Int[Tensor, "T"],
     *,
     clip_low: float,
     clip_high: float,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Surrogate:
-    """The clipped objective with one ratio a record: s = exp(mean over its trainable tokens of log r).
+    """The clipped objective with one ratio per sample: s = exp(mean over its trainable tokens of log r).
 
-    GSPO, https://arxiv.org/abs/2507.18071, eqs. 5 and 7. Every token of a record carries the record's term, so with
-    denominator "record" (own tokens times records) the sum is the mean over records of -min(s A, clip(s) A).
-    The gradient goes through the mean: a token's is -s A / len, whatever its own ratio.
+    GSPO, https://arxiv.org/abs/2507.18071, eqs. 5 and 7. Every token of a sample carries the sample's term, so with
+    denominator "sample" (own tokens times samples) the sum is the mean over samples of -min(s A, clip(s) A).
+    The gradient goes through the mean: for each token it is -s A / len, whatever its own ratio.
 
     Args:
         log_probs_T: current policy, with gradient, nats.
         old_log_probs_T: the policy at the start of the step.
-        advantages_T: one number a record, at each of its tokens.
-        loss_mask_T: tokens that count, before any rejection: dropping a token does not change its record's ratio.
-        record_T: which record a token belongs to.
-        record_len_T: that record's trainable tokens in the train batch; all of them have to be here.
-        clip_low: s below 1 - clip_low gains nothing more.
-        clip_high: s above 1 + clip_high gains nothing more.
-        name_token: how an error calls token t.
+        advantages_T: one number per sample, at each of its tokens.
+        loss_mask_T: tokens that count, before any rejection: dropping a token does not change its sample's ratio.
+        sample_T: which sample a token belongs to.
+        sample_len_T: number of its trainable tokens in the train batch; all must be in this micro-batch.
+        clip_low: s below 1 - clip_low gives no further gain.
+        clip_high: s above 1 + clip_high gives no further gain.
+        name_token: name of token t in errors.
     """
     log_ratio_T, _ = _log_ratios(log_probs_T, old_log_probs_T, loss_mask_T, name_token)
     advantages_T = require_finite(advantages_T.detach(), loss_mask_T, "advantage", name_token)
-    mean_T = record_means(log_ratio_T, loss_mask_T, record_T, record_len_T, name_token)
+    mean_T = sample_means(log_ratio_T, loss_mask_T, sample_T, sample_len_T, name_token)
     return Surrogate(*_clipped(_exp(mean_T), advantages_T, clip_low, clip_high))
 
 
@@ -156,7 +156,7 @@ def weighted_log_probs(
     *,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Surrogate:
-    """A coefficient without gradient times the log-prob.
+    """A constant coefficient times the log-prob.
 
     With -A it is REINFORCE (Williams 1992, eq. 11, sign turned), with ``DPOTerms.coefficient_B`` DPO's gradient.
     """
@@ -171,7 +171,7 @@ def sft_surrogate(
     *,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Surrogate:
-    """Cross-entropy with the token that is there: -log_prob, in nats."""
+    """Cross-entropy with the given token: -log_prob, in nats."""
     minus_one_T = -torch.ones_like(log_probs_T)
     return weighted_log_probs(log_probs_T, minus_one_T, loss_mask_T, name_token=name_token)
 

@@ -1,14 +1,14 @@
-"""Advantages that differ from token to token: rewards in, credit out, over trainable tokens only.
+"""Advantages per token, from rewards, over trainable tokens only.
 
-The successor of a trainable token is the next trainable token of its record, so an environment's words between
-two turns neither discount nor interrupt anything; after the last one nothing follows. A record's reward stands on
-its last trainable token. Returns, values and advantages of a token are those of the state before it is drawn.
+The successor of a trainable token is the next trainable token of its sample, so environment tokens between two turns
+neither discount nor interrupt. The last one has no successor. A sample's reward is placed on
+its last trainable token. Returns, values and advantages of a token belong to the state before it is sampled.
 
     normalised    (x - mean) / max(std, floor) over the trainable tokens of the train batch
     returns       G_t = r_t + discount G_(t+1)
     gae           A_t = delta_t + discount lambda A_(t+1), delta_t = r_t + discount V_(t+1) - V_t
 
-S all tokens of B records, in any order of records; U trainable tokens, record by record. float64.
+S all tokens of B samples, samples in any order; U trainable tokens, sample by sample. float64.
 """
 
 import math
@@ -24,38 +24,38 @@ from zerogap.errors import NumericsError
 
 @dataclass(frozen=True)
 class ValueTargets:
-    """What a critic makes of the rewards."""
+    """Advantages and value targets from a critic."""
 
     advantages_S: np.ndarray
     """float64 [S]: for the policy; 0 at masked slots."""
     returns_S: np.ndarray
-    """float64 [S]: advantage plus value, what the critic is regressed on; 0 at masked slots."""
+    """float64 [S]: advantage plus value, the critic's target; 0 at masked slots."""
 
 
 def token_rewards(
     rewards_B: Float[np.ndarray, "B"],
     loss_mask_S: Bool[np.ndarray, "S"],
-    record_S: Int[np.ndarray, "S"],
+    sample_S: Int[np.ndarray, "S"],
     *,
     penalties_S: Float[np.ndarray, "S"] | None = None,
 ) -> Float[np.ndarray, "S"]:
-    """Each record's reward on its last trainable token, less what ``kl_penalties`` takes off every one.
+    """Each sample's reward on its last trainable token, minus the ``kl_penalties`` of every token.
 
     Args:
-        rewards_B: one a record; that of a record without trainable tokens may hold anything.
+        rewards_B: one per sample; may hold anything for a sample without trainable tokens.
         loss_mask_S: trainable tokens.
-        record_S: index of each token's record.
-        penalties_S: taken off token by token; None for nothing.
+        sample_S: index of each token's sample.
+        penalties_S: subtracted from each token's reward; None: no penalty.
     """
-    token_U, starts_R = _trainable(loss_mask_S, record_S)
+    token_U, starts_R = _trainable(loss_mask_S, sample_S)
     rewards_S = np.zeros(len(loss_mask_S))
     if len(token_U) == 0:
         return rewards_S
     last_R = token_U[np.append(starts_R[1:], len(token_U)) - 1]
-    reward_R = np.asarray(rewards_B, np.float64)[record_S[last_R]]
+    reward_R = np.asarray(rewards_B, np.float64)[sample_S[last_R]]
     if not np.isfinite(reward_R).all():
         first = int(np.flatnonzero(~np.isfinite(reward_R))[0])
-        msg = f"record {record_S[last_R[first]]} trains, but its reward is {reward_R[first]}: give it a finite one or an empty loss mask"
+        msg = f"sample {sample_S[last_R[first]]} trains, but its reward is {reward_R[first]}: give it a finite reward, or an empty loss mask"
         raise NumericsError(msg)
     rewards_S[last_R] = reward_R
     return rewards_S if penalties_S is None else rewards_S - penalties_S
@@ -64,7 +64,7 @@ def token_rewards(
 def reinforce_pp_advantages(
     rewards_S: Float[np.ndarray, "S"],
     loss_mask_S: Bool[np.ndarray, "S"],
-    record_S: Int[np.ndarray, "S"],
+    sample_S: Int[np.ndarray, "S"],
     *,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Float[np.ndarray, "S"]:
@@ -74,21 +74,21 @@ def reinforce_pp_advantages(
     and standard deviation. For the baseline variant, put ``group_advantages(..., normalize_std=False)`` in as the rewards:
     the group's mean goes first, then the batch's standard deviation.
     """
-    returns_S = returns_to_go(rewards_S, loss_mask_S, record_S, name_token=name_token)
+    returns_S = returns_to_go(rewards_S, loss_mask_S, sample_S, name_token=name_token)
     return normalized_over_tokens(returns_S, loss_mask_S, name_token=name_token)
 
 
 def returns_to_go(
     rewards_S: Float[np.ndarray, "S"],
     loss_mask_S: Bool[np.ndarray, "S"],
-    record_S: Int[np.ndarray, "S"],
+    sample_S: Int[np.ndarray, "S"],
     *,
     discount: float = 1.0,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Float[np.ndarray, "S"]:
-    """The discounted sum of a token's reward and all later ones of its record; 0 at masked slots."""
+    """The discounted sum of a token's reward and all later ones of its sample; 0 at masked slots."""
     rewards_S = finite_column(rewards_S, loss_mask_S, "reward", name_token)
-    token_U, starts_R = _trainable(loss_mask_S, record_S)
+    token_U, starts_R = _trainable(loss_mask_S, sample_S)
     returns_S = np.zeros(len(loss_mask_S))
     returns_S[token_U] = _discounted_sums(rewards_S[token_U], starts_R, discount)
     return returns_S
@@ -98,7 +98,7 @@ def gae_advantages(
     rewards_S: Float[np.ndarray, "S"],
     values_S: Float[np.ndarray, "S"],
     loss_mask_S: Bool[np.ndarray, "S"],
-    record_S: Int[np.ndarray, "S"],
+    sample_S: Int[np.ndarray, "S"],
     *,
     discount: float,
     gae_lambda: float,
@@ -108,16 +108,16 @@ def gae_advantages(
 
     Args:
         rewards_S: of ``token_rewards``.
-        values_S: the critic's estimate before each token is drawn, without gradient.
+        values_S: the critic's estimate before each token is sampled, without gradient.
         loss_mask_S: trainable tokens; the other slots may hold anything.
-        record_S: index of each token's record.
+        sample_S: index of each token's sample.
         discount: of the next trainable token's value (gamma).
         gae_lambda: 0 trusts the critic's next value, 1 the rewards that came.
-        name_token: how an error calls token s.
+        name_token: name of token s in errors.
     """
     rewards_S = finite_column(rewards_S, loss_mask_S, "reward", name_token)
     values_S = finite_column(values_S, loss_mask_S, "value", name_token)
-    token_U, starts_R = _trainable(loss_mask_S, record_S)
+    token_U, starts_R = _trainable(loss_mask_S, sample_S)
     next_value_U = np.append(values_S[token_U][1:], 0.0)[: len(token_U)]
     next_value_U[np.append(starts_R, len(token_U))[1:] - 1] = 0.0
     delta_U = rewards_S[token_U] + discount * next_value_U - values_S[token_U]
@@ -133,11 +133,11 @@ def normalized_over_tokens(
     std_floor: float = 1e-6,
     name_token: Callable[[int], str] = name_by_index,
 ) -> Float[np.ndarray, "S"]:
-    """Mean 0 and standard deviation 1 (denominator tokens - 1) over the unmasked tokens; all 0 where they are all equal."""
+    """Normalised to mean 0 and standard deviation 1 (denominator tokens - 1) over unmasked tokens; all 0 if these are equal."""
     values_S = finite_column(values_S, loss_mask_S, "advantage", name_token)
     values_U = values_S[loss_mask_S]
     normalized_S = np.zeros(len(loss_mask_S))
-    # Equality by comparison, as for groups: the rounded mean of equal numbers can differ from them.
+    # Compare for equality, as for groups: the rounded mean of equal numbers can differ from them.
     if len(values_U) == 0 or (values_U == values_U[0]).all():
         return normalized_S
     centred_U = values_U - math.fsum(values_U) / len(values_U)
@@ -146,16 +146,16 @@ def normalized_over_tokens(
     return normalized_S
 
 
-def _trainable(loss_mask_S: np.ndarray, record_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slots of the trainable tokens, record by record, and where each record's begin among them."""
+def _trainable(loss_mask_S: np.ndarray, sample_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slots of the trainable tokens, sample by sample, and where each sample starts among them."""
     token_U = np.flatnonzero(loss_mask_S)
-    token_U = token_U[np.argsort(record_S[token_U], kind="stable")]
-    starts_R = np.flatnonzero(np.diff(record_S[token_U], prepend=-1))
+    token_U = token_U[np.argsort(sample_S[token_U], kind="stable")]
+    starts_R = np.flatnonzero(np.diff(sample_S[token_U], prepend=-1))
     return token_U, starts_R
 
 
 def _discounted_sums(values_U: np.ndarray, starts_R: np.ndarray, factor: float) -> np.ndarray:
-    """y_t = x_t + factor * y_(t+1) in each record: all records together, from their last tokens backwards."""
+    """y_t = x_t + factor * y_(t+1) in each sample, for all samples at once, from their last tokens backwards."""
     sums_U = values_U.copy()
     ends_R = np.append(starts_R, len(values_U))[1:]
     for distance in range(1, int((ends_R - starts_R).max(initial=0))):

@@ -1,7 +1,7 @@
-"""A recorded step, looked at again: its weights from the run's folder alone, its ledger over every token, its worst tokens.
+"""The audit of a recorded step: recompute its weights from the run's folder and attribute the gap of every trained token.
 
-In: a run's folder and a step. Out: an ``Audit``, and a page in which each token is coloured by its gap. Nothing in the folder
-changes, and the engine is not needed: records hold what it said.
+In: a run's folder and a step. Out: an ``Audit``, and a page that colours each token by its gap. Nothing in the folder
+changes. The engine is not needed: the recorded samples hold its log-probs.
 """
 
 from zerogap.audit.audited import Audit, AuditedToken, worst_tokens

@@ -1,4 +1,4 @@
-"""A step's ledger over all its tokens, and the tokens that stand out in it."""
+"""The ledger of a step over all its tokens, and the tokens with the largest gaps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from zerogap.algorithms import REPLAYED
-from zerogap.ledger import AuditedRecord, LedgerEntry
+from zerogap.ledger import AuditedSample, LedgerEntry
 from zerogap.obs import GAP_SOURCES
 
 
@@ -18,71 +18,71 @@ class Audit:
     run: str
     """Name of the run's folder."""
     origin: str
-    """How the weights were found."""
+    """Where the weights come from, for people."""
     is_proven: bool
-    """Whether they have the fingerprint that the run recorded."""
+    """Whether the run recorded their fingerprint; it is then equal."""
     entry: LedgerEntry
-    """What ``ledger.jsonl`` has of the step, over every token that trained."""
-    records: Sequence[AuditedRecord]
-    """In the order in which the run recorded them."""
+    """Like the step's line in ``ledger.jsonl``, but over every token that trained."""
+    samples: Sequence[AuditedSample]
+    """In the order of the run."""
     recorded: Mapping[str, float]
-    """``gap/*`` as the run measured it then, on its audited share."""
+    """``gap/*`` as the run measured it, on its audited share."""
     decode_token: Callable[[int], str]
     """Text of one id."""
 
     def to_json(self, num_worst: int) -> dict[str, Any]:
-        """Plain values, with so many of the worst tokens."""
+        """Plain values, with ``num_worst`` of the worst tokens."""
         return {
             "run": self.run,
             "weights": {"origin": self.origin, "is_proven": self.is_proven},
-            **self.entry.record(),
-            "worst": [token.to_json() for token in worst_tokens(self.records, num_worst)],
+            **self.entry.to_json(),
+            "worst": [token.to_json() for token in worst_tokens(self.samples, num_worst)],
             "recorded": dict(self.recorded),
         }
 
 
-def open_total(record: AuditedRecord) -> np.ndarray:
-    """float64 [T]: the gap that the loss sees, nats; NaN where nothing was attributed."""
-    return record.attribution.open_total(REPLAYED)
+def open_total(audited: AuditedSample) -> np.ndarray:
+    """float64 [T]: the gap that the loss sees, nats; NaN at tokens that were not attributed."""
+    return audited.attribution.open_total(REPLAYED)
 
 
-def rungs(record: AuditedRecord) -> np.ndarray:
-    """float64 [6, T]: a0 to a5, nats; NaN where nothing was attributed."""
-    sample, differences = record.sample, record.attribution.differences
-    a1 = np.where(record.attribution.is_attributed, sample.rollout_log_probs, np.nan)
-    ladder = [a1 - sample.kept_log_mass, a1]
-    # Differences of float32 log-probs are exact in float64, so adding them up again gives the log-probs themselves.
+def stages(audited: AuditedSample) -> np.ndarray:
+    """float64 [6, T]: log-probs a0 to a5, nats; NaN at tokens that were not attributed."""
+    sample, differences = audited.sample, audited.attribution.differences
+    a1 = np.where(audited.attribution.is_attributed, sample.rollout_log_probs, np.nan)
+    log_probs = [a1 - sample.kept_log_mass, a1]
+    # Differences of float32 log-probs are exact in float64, so their sums are the log-probs.
     for source in GAP_SOURCES[1:]:
-        ladder.append(ladder[-1] + differences[source])
-    return np.stack(ladder)
+        log_probs.append(log_probs[-1] + differences[source])
+    return np.stack(log_probs)
 
 
 @dataclass(frozen=True, eq=False)
 class AuditedToken:
-    """One token of a record."""
+    """One token of an audited sample."""
 
-    record: AuditedRecord
+    audited: AuditedSample
     position: int
 
     @property
     def gap(self) -> float:
-        """What the loss sees, nats."""
-        return float(open_total(self.record)[self.position])
+        """The gap that the loss sees, nats."""
+        return float(open_total(self.audited)[self.position])
 
     @property
     def sources(self) -> dict[str, float]:
         """Source -> its raw difference, nats."""
-        raw = self.record.attribution.differences
+        raw = self.audited.attribution.differences
         return {source: float(raw[source][self.position]) for source in GAP_SOURCES}
 
     @property
-    def rungs(self) -> list[float]:
-        """a0 to a5, nats."""
-        return rungs(self.record)[:, self.position].tolist()
+    def stages(self) -> list[float]:
+        """Log-probs a0 to a5, nats."""
+        return stages(self.audited)[:, self.position].tolist()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        sample, at = self.record.sample, self.position
+        sample, at = self.audited.sample, self.position
         return {
             "rollout_id": sample.rollout_id,
             "position": at,
@@ -91,24 +91,24 @@ class AuditedToken:
             "kept_log_mass": float(sample.kept_log_mass[at]),
             "gap": self.gap,
             "sources": self.sources,
-            "rungs": self.rungs,
+            "stages": self.stages,
         }
 
 
-def worst_tokens(records: Sequence[AuditedRecord], count: int) -> list[AuditedToken]:
-    """At most ``count`` tokens with a gap: by what the loss sees of it, then by the largest raw source.
+def worst_tokens(samples: Sequence[AuditedSample], count: int) -> list[AuditedToken]:
+    """At most ``count`` tokens with a gap, ordered by what the loss sees, then by the largest raw source.
 
-    A token whose six log-probs are equal is none of them.
+    Tokens whose six log-probs are equal are left out.
     """
-    ranked = sorted(_with_a_gap(records), key=lambda entry: entry[0], reverse=True)
+    ranked = sorted(_with_a_gap(samples), key=lambda entry: entry[0], reverse=True)
     return [token for _, token in ranked[:count]]
 
 
 def _with_a_gap(
-    records: Sequence[AuditedRecord],
+    samples: Sequence[AuditedSample],
 ) -> Iterator[tuple[tuple[float, float], AuditedToken]]:
-    for record in records:
-        raw = np.abs(np.stack([record.attribution.differences[s] for s in GAP_SOURCES]))
-        seen, largest = np.abs(open_total(record)), raw.max(axis=0)
-        for at in np.flatnonzero(record.attribution.is_attributed & (largest > 0)):
-            yield (float(seen[at]), float(largest[at])), AuditedToken(record, int(at))
+    for audited in samples:
+        raw = np.abs(np.stack([audited.attribution.differences[s] for s in GAP_SOURCES]))
+        seen, largest = np.abs(open_total(audited)), raw.max(axis=0)
+        for at in np.flatnonzero(audited.attribution.is_attributed & (largest > 0)):
+            yield (float(seen[at]), float(largest[at])), AuditedToken(audited, int(at))

@@ -1,4 +1,4 @@
-"""A token between its neighbours, in text that a terminal can show."""
+"""A token and its neighbours as text for a terminal."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,21 +11,21 @@ _BEFORE, _AFTER = 12, 6
 
 
 def describe_token(token: AuditedToken, decode_token: Callable[[int], str]) -> Iterator[str]:
-    """Lines: where it is, the text around it, its ladder, and what each source adds."""
-    sample, at = token.record.sample, token.position
+    """Lines: place, surrounding text, six log-probs, and the difference from each source."""
+    sample, at = token.audited.sample, token.position
     kept = float(sample.kept_log_mass[at])
     yield (
         f"{sample.rollout_id}, position {at}: gap {nats(token.gap)}; {role_of(sample, at)}, id {sample.token_ids[at]}, "
         f"version {sample.weight_version[at]}, log of kept mass {nats(kept)}"
     )
     yield "  " + _around(token, decode_token)
-    yield "  " + "  ".join(f"a{rung} {value:.6f}" for rung, value in enumerate(token.rungs))
+    yield "  " + "  ".join(f"a{stage} {value:.6f}" for stage, value in enumerate(token.stages))
     moved = {name: value for name, value in token.sources.items() if value != 0}
     yield "  " + ", ".join(f"{name} {value:+.3g}" for name, value in moved.items())
 
 
 def _around(token: AuditedToken, decode_token: Callable[[int], str]) -> str:
-    ids, at = token.record.sample.token_ids, token.position
+    ids, at = token.audited.sample.token_ids, token.position
     first, end = max(0, at - _BEFORE), min(len(ids), at + _AFTER + 1)
 
     def text(start: int, stop: int) -> str:

@@ -8,24 +8,24 @@ from zerogap.audit.table import COLUMNS, rows
 
 
 def describe_audit(audit: Audit, *, num_worst: int) -> Iterator[str]:
-    """What was scored with which weights, the five sources and their total, and the worst tokens in context."""
+    """Weights, number of tokens, the five sources and their total, and the worst tokens in context."""
     entry = audit.entry
-    proof = "its fingerprint is the recorded one" if audit.is_proven else "the run recorded no fingerprint of it"  # fmt: skip
+    proof = "fingerprint as recorded" if audit.is_proven else "the run recorded no fingerprint of them"  # fmt: skip
     yield f"{audit.run}, step {entry.step}: weights of version {entry.version} from {audit.origin}; {proof}"
     yield (
-        f"{entry.num_tokens:,} of {entry.num_audited:,} trained tokens of {len(audit.records):,} rollouts on every rung"
-        + (f"; the weights that sampled the other {entry.num_unattributed:,} are gone" if entry.num_unattributed else "")
+        f"{entry.num_tokens:,} of {entry.num_audited:,} trained tokens of {len(audit.samples):,} rollouts attributed"
+        + (f"; the weights that sampled the other {entry.num_unattributed:,} are not available" if entry.num_unattributed else "")
     )  # fmt: skip
     yield ""
     yield from _table(audit)
     if num_worst == 0:
         return
-    worst = worst_tokens(audit.records, num_worst)
+    worst = worst_tokens(audit.samples, num_worst)
     if not worst:
-        yield "no token has a gap of any source: all six log-probs of each are equal"
+        yield "no token has a gap: its six log-probs are always equal"
         return
     title = "worst token" if len(worst) == 1 else f"{len(worst)} worst tokens"
-    yield f"the {title}, by the gap that the loss sees and then by the largest raw source"
+    yield f"the {title}, by the gap that the loss sees, then by the largest raw source"
     for token in worst:
         yield ""
         yield from describe_token(token, audit.decode_token)
@@ -39,5 +39,5 @@ def _table(audit: Audit) -> Iterator[str]:
         yield "  ".join([name.ljust(widths[0]), *aligned])
     share = audit.recorded.get("gap/num_tokens")
     of = "" if share is None else f", on {share:,.0f} tokens"
-    yield f"nats a token; open: what the loss sees; recorded: the open mean that the run measured{of}"
+    yield f"nats per token; open: what the loss sees; recorded: the open mean that the run measured{of}"
     yield ""

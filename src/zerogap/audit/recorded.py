@@ -1,4 +1,4 @@
-"""What a run's folder holds of its steps, and which of them can be looked at again."""
+"""Reads the recorded steps of a run's folder and says which of them can be audited."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,44 +19,44 @@ from zerogap.types import Sample, exclusion_reason
 
 
 class RecordedRun:
-    """A run's folder, finished or not, read only. Step N trains weights of version N - 1 into version N."""
+    """A run's folder, finished or not, read only. Step N turns weights of version N - 1 into version N."""
 
     def __init__(self, path: Path) -> None:
         """Read the recipe.
 
         Raises:
-            CheckpointError: no run is there, or another version of the package recorded it.
+            CheckpointError: the folder holds no run, or another version of zerogap recorded it.
         """
         self.folder = RunFolder(path)
         if not self.folder.config.exists():
-            msg = f"{path} holds no config.json, so it is no run's folder; give the folder that run.dir named"
+            msg = f"{path} has no config.json, so it is not the folder of a run; give the folder that run.dir named"
             raise CheckpointError(msg)
         try:
             text = self.folder.config.read_text(encoding="utf-8")
             self.config = RunConfig.model_validate_json(text)
         except ValidationError as error:
-            msg = f"{self.folder.config} is no recipe of this version of zerogap ({error.error_count()} keys differ): its steps cannot be computed again by other code; use the version that environment.json names"
+            msg = f"{self.folder.config} does not match the recipe of this version of zerogap ({error.error_count()} keys differ), and other code cannot recompute its steps; use the version that environment.json names"
             raise CheckpointError(msg) from error
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """Where the run's last session ran; {} if that was not recorded."""
+        """The environment of the run's last session; {} if it was not recorded."""
         path = self.folder.environment
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     @property
     def num_threads(self) -> int | None:
-        """With which the run's last session computed; None if that was not recorded."""
+        """Threads of the run's last session; None if they were not recorded."""
         threads = self.environment.get("threads")
         return None if threads is None else int(threads)
 
     @cached_property
     def versions(self) -> dict[int, PublishedVersion]:
-        """What was recorded of each weight version."""
+        """Each recorded weight version."""
         return read_versions(self.folder.versions)
 
     def settings(self, step: int) -> StepSettings:
-        """How the step trained: as recorded, or as the recipe has it."""
+        """How the step trained: as recorded, else as the recipe says."""
         made = self.versions.get(step)
         known = None if made is None else made.settings
         return settings_of_recipe(self.config) if known is None else known
@@ -74,11 +74,11 @@ class RecordedRun:
         return sorted(int(path.name.removeprefix("step_")) for path in found)
 
     def samples(self, step: int) -> list[Sample]:
-        """What the step was trained on, as recorded."""
+        """The samples that the step trained on."""
         return load_rollouts(self.folder.rollouts(step))
 
     def trained(self, samples: Sequence[Sample]) -> bool:
-        """Whether a step trained on any of these; if not, the run left the weights as they were."""
+        """Whether a step trained on any of these samples; if not, its weights did not change."""
         return any(exclusion_reason(sample) is None for sample in samples)
 
     def metrics(self, step: int) -> dict[str, Any]:
@@ -88,11 +88,11 @@ class RecordedRun:
         return next((line for line in lines if line["step"] == step), {})
 
     def start_of(self, version: int) -> int:
-        """The newest version at or before ``version`` that needs no training: a checkpoint's, or 0, the recipe's own."""
+        """The newest version up to ``version`` that needs no training: a checkpoint's, or 0, the recipe's."""
         return max((saved for saved in self.checkpoints if saved <= version), default=0)
 
     def missing_for(self, version: int, *, after: int | None = None) -> list[int]:
-        """Steps whose rollouts are needed to compute ``version`` from version ``after`` (its start), and are not on disk."""
+        """Steps without rollouts on disk that are needed to compute ``version`` from version ``after`` (default: its start)."""
         needed = range((self.start_of(version) if after is None else after) + 1, version + 1)
         return sorted(set(needed) - set(self.steps))
 
@@ -100,10 +100,10 @@ class RecordedRun:
         """``step``, or the last recorded one.
 
         Raises:
-            CheckpointError: it has no rollouts, or the weights it started from cannot be computed again.
+            CheckpointError: it has no rollouts, or its initial weights cannot be recomputed.
         """
         if not self.steps:
-            msg = f"{self.folder.path} keeps no rollouts (obs.rollouts_every = {self.config.obs.rollouts_every}), and a step is computed again from them; run with obs.rollouts_every = 1"
+            msg = f"{self.folder.path} keeps no rollouts (obs.rollouts_every = {self.config.obs.rollouts_every}), and an audit needs them; run with obs.rollouts_every = 1"
             raise CheckpointError(msg)
         step = self.steps[-1] if step is None else step
         if step not in self.steps:
@@ -113,9 +113,9 @@ class RecordedRun:
             start = self.start_of(step - 1)
             source = f"the checkpoint of step {start}" if start else "the recipe's initial model"
             msg = (
-                f"step {step} of {self.folder.path} starts from weights of version {step - 1}; the nearest that exist are version {start} ({source}), "
-                f"and the rollouts to train on from there are not on disk for steps {_ranges(missing)} (obs.rollouts_every = "
-                f"{self.config.obs.rollouts_every}); steps that can be audited: {self._auditable()}. Later runs: obs.rollouts_every = 1"
+                f"step {step} of {self.folder.path} starts from weights of version {step - 1}. The nearest stored version is {start} ({source}), "
+                f"and the rollouts to train from there are missing for steps {_ranges(missing)} (obs.rollouts_every = "
+                f"{self.config.obs.rollouts_every}); steps that can be audited: {self._auditable()}. For later runs set obs.rollouts_every = 1"
             )
             raise CheckpointError(msg)
         return step

@@ -1,9 +1,9 @@
-"""The weights that a step of a recorded run started from, computed again from the run's folder alone.
+"""Recomputes the weights that a recorded step started from, from the run's folder alone.
 
-Training is deterministic to the bit: the same samples on the same weights with the same optimizer state give the same
-weights, on the same kind of machine with the same number of threads. So any version is the newest checkpoint before it
-(or the recipe's initial model), trained on the recorded rollouts of the steps in between, without the engine. Each
-version's fingerprint is compared with the one that the run published it under.
+Training is deterministic to the bit: the same samples, weights and optimizer state give the same weights, on the same
+kind of machine with the same number of threads. So any version can be had from the newest checkpoint before it (or the
+recipe's initial model) by training on the recorded rollouts of the steps in between, without the engine. Each version's
+fingerprint is compared with the recorded one.
 """
 
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ from zerogap.weights import WeightHistory, weight_fingerprint
 
 @dataclass(frozen=True, kw_only=True)
 class Rewound:
-    """A run's policy and trainer, as they were after ``version`` steps."""
+    """A run's policy and trainer after ``version`` steps."""
 
     policy: Policy
     trainer: NativeTrainer
     version: int
     is_proven: bool
-    """Whether the run recorded this version's fingerprint (which is then equal, or there would be an error)."""
+    """Whether the run recorded this version's fingerprint; it is then equal."""
     origin: str
-    """How the weights came about, for people."""
+    """Where the weights come from, for people."""
     history: WeightHistory | None
-    """Older versions that were asked for and could be had."""
+    """The requested older versions, as far as they could be recomputed."""
 
 
 def rewind(
@@ -48,14 +48,14 @@ def rewind(
     Args:
         run: the folder; nothing in it changes.
         version: of the weights; step N starts from version N - 1.
-        older: versions whose weights are wanted besides, where the folder has them.
-        progress: shows each step that is trained again.
+        older: further versions to keep, if the folder has what they need.
+        progress: shows each step as it is retrained.
 
     Raises:
-        CheckpointError: rollouts are missing, or the weights are not those that the run recorded.
+        CheckpointError: rollouts are missing, or a fingerprint differs from the recorded one.
     """
     if missing := run.missing_for(version):
-        msg = f"version {version} of {run.folder.path} cannot be computed from version {run.start_of(version)}: the rollouts of steps {missing} are not on disk; ask for a version before them"
+        msg = f"version {version} of {run.folder.path} cannot be recomputed from version {run.start_of(version)}: the rollouts of steps {missing} are not on disk; choose a version before them"
         raise CheckpointError(msg)
     start = _start_for(run, version, older)
     history = WeightHistory(len(older)) if older else None
@@ -78,7 +78,7 @@ def rewind(
 
 
 def _start_for(run: RecordedRun, version: int, older: frozenset[int]) -> int:
-    """The newest start from which the oldest wanted version can be had, and all after it."""
+    """The newest start from which all requested versions that can be had are reached."""
     reachable = [
         v for v in older | {version} if not run.missing_for(version, after=run.start_of(v))
     ]
@@ -88,7 +88,7 @@ def _start_for(run: RecordedRun, version: int, older: frozenset[int]) -> int:
 def _load(run: RecordedRun, version: int) -> tuple[Policy, NativeTrainer]:
     policy = load_policy(run.config.model, seed=run.config.run.seed)
     if run.config.numerics == "exact":
-        policy.probe()  # decides how rows are multiplied, as it did in the run
+        policy.probe()  # decides which GEMM tiles are used, as in the run
     trainer = build_trainer(run.config, policy)
     if version in run.checkpoints:
         load_checkpoint(run.checkpoints[version], [WeightsPart(policy.model), trainer])
@@ -104,7 +104,7 @@ def _train_again(
     settings = run.settings(step)
     trainer.use_corrections(settings.corrections)
     trainer.use_products(settings.products)
-    with progress.phase(f"train again: step {step} of {last}", unit="rows") as phase:
+    with progress.phase(f"retraining step {step} of {last}", unit="rows") as phase:
         show = show_training(phase)
         known = exact_version(run.config, step - 1, settings)
         trainer.step(trainer.plan(samples, exact_version=known, on_progress=show), on_progress=show)
@@ -118,22 +118,22 @@ def _prove(run: RecordedRun, policy: Policy, version: int) -> None:
     if found == recorded:
         return
     if version == run.start_of(version):
-        cause = "the model it starts from is not the one the run started from"
-        cure = "give model.path the files it had then"
+        cause = "the model is not the one that the run started from"
+        cure = "restore the original files at model.path"
     else:
-        cause = f"training step {version} again gave other weights ({_what_changed(run)})"
-        cure = "audit where the run ran, or a step right after a checkpoint"
-    msg = f"version {version} of {run.folder.path} has the fingerprint {found}, and the run recorded {recorded}: {cause}; {cure}"
+        cause = f"retraining step {version} gave different weights ({_what_changed(run)})"
+        cure = "audit on the machine of the run, or choose a step right after a checkpoint"
+    msg = f"version {version} of {run.folder.path} has the fingerprint {found}, but the run recorded {recorded}: {cause}; {cure}"
     raise CheckpointError(msg)
 
 
 def _what_changed(run: RecordedRun) -> str:
-    """What is different here from where the run ran, as far as bits depend on it."""
+    """Differences between this machine and the run's that can change bits."""
     here, then = describe_environment(), run.environment
     differ = [*machine_differences(then, here), *code_differences(then, here)]
     return (
         "; ".join(differ)
-        or "on the same machine and code, so the rollouts on disk are not what it trained on"
+        or "machine and code are the same, so the rollouts on disk are not what it trained on"
     )
 
 
@@ -142,4 +142,4 @@ def _describe(start: int, version: int, *, has_checkpoint: bool) -> str:
     if start == version:
         return source
     steps = f"step {version}" if version == start + 1 else f"steps {start + 1} to {version}"
-    return f"{source}, trained again on the rollouts of {steps}"
+    return f"{source}, retrained on the rollouts of {steps}"

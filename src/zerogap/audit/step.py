@@ -1,4 +1,4 @@
-"""The audit of a recorded step: weights, ladder, sums."""
+"""``audit_step``: recompute the weights, score the samples, sum up."""
 
 from pathlib import Path
 
@@ -11,22 +11,22 @@ from zerogap.audit.rewind import Rewound, rewind
 from zerogap.data import reencode
 from zerogap.errors import CheckpointError
 from zerogap.kernels import Products
-from zerogap.ledger import AuditedRecord, ForwardScorer, LedgerEntry, climb
+from zerogap.ledger import AuditedSample, ForwardScorer, LedgerEntry, attribute_samples
 from zerogap.obs import Progress
 from zerogap.run.threads import apply_threads
 from zerogap.types import Sample, exclusion_reason
 
 
 def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -> Audit:
-    """Score every token that a recorded step trained on, on every rung of the ladder.
+    """Score every token that a recorded step trained on, at every stage of the ledger.
 
     Args:
-        run_dir: the run's folder; nothing in it changes, and nothing outside of it is read but the recipe's own model.
-        step: recorded step; None: the last one.
+        run_dir: the run's folder, which does not change; besides it only the recipe's model is read.
+        step: a recorded step; None takes the last one.
         quiet: no progress.
 
     Raises:
-        CheckpointError: the step's rollouts or its weights are not to be had from the folder.
+        CheckpointError: the folder lacks the step's rollouts, or what its weights are recomputed from.
     """
     run, progress = RecordedRun(run_dir), Progress(Console(stderr=True), is_quiet=quiet)
     if not run.config.loss.trains_on_completions:
@@ -40,22 +40,22 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
         run, step - 1, older=frozenset(v for v in versions if v < step - 1), progress=progress
     )
     products = run.settings(step).products
-    with progress.phase(f"score step {step}", total=len(samples), unit="rollouts"):
-        records = _climb(run, rewound, samples, products)
+    with progress.phase(f"scoring step {step}", total=len(samples), unit="rollouts"):
+        audited = _attribute(run, rewound, samples, products)
     return Audit(
         run=run_dir.resolve().name,
         origin=rewound.origin,
         is_proven=rewound.is_proven,
-        entry=LedgerEntry.of(records, step=step, version=rewound.version),
-        records=records,
+        entry=LedgerEntry.of(audited, step=step, version=rewound.version),
+        samples=audited,
         recorded={k: v for k, v in run.metrics(step).items() if k.startswith("gap/")},
         decode_token=lambda token_id: rewound.policy.detokenize([token_id], False),
     )
 
 
-def _climb(
+def _attribute(
     run: RecordedRun, rewound: Rewound, samples: list[Sample], products: Products
-) -> list[AuditedRecord]:
+) -> list[AuditedSample]:
     policy = rewound.policy
     scorer = ForwardScorer(
         policy.model,
@@ -66,7 +66,7 @@ def _climb(
     )
     if not samples:
         return []
-    return climb(
+    return attribute_samples(
         samples,
         scorer,
         version=rewound.version,

@@ -1,4 +1,4 @@
-"""The ledger as rows for people: what each source costs over all tokens, beside what the run recorded of its share."""
+"""The ledger as table rows: each source over all tokens, beside what the run recorded for its audited share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from zerogap.obs import GAP_SOURCES
 from zerogap.report.numbers import format_number
 
 COLUMNS = ("raw mean", "raw max", "open mean", "open max", "signed", "k3", "recorded")
-"""Of |difference|, nats a token: mean and largest, raw and open; then the open one's signed mean and k3, and the open mean that the run recorded."""
+"""Nats per token: mean and maximum of |difference|, raw and open; signed mean and k3 of the open one; the recorded open mean."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Row:
 
     name: str
     cells: tuple[str, ...]
-    """As ``COLUMNS``; exactly 0 reads ``0.0``, what was not recorded ``-``."""
+    """As ``COLUMNS``; ``0.0`` is exactly 0, ``-`` was not recorded."""
     is_zero: bool
-    """Whether the loss sees exactly nothing of it."""
+    """Whether the loss sees exactly 0 of it."""
 
 
 def rows(audit: Audit) -> list[Row]:
-    """The five sources in the order of the ladder, and their total; [] if no token was attributed."""
+    """The five sources in the order of the stages, and their total; [] if no token was attributed."""
     statistics = audit.entry.statistics
     if statistics is None:
         return []
@@ -36,7 +36,7 @@ def rows(audit: Audit) -> list[Row]:
 
 
 def nats(value: float) -> str:
-    """A number of nats; exactly 0 reads ``0.0``."""
+    """A number of nats; ``0.0`` is exactly 0."""
     return "0.0" if value == 0 else format_number(value)
 
 

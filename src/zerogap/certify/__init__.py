@@ -1,7 +1,7 @@
-"""Proof, on the user's own model and machine, of what zerogap promises; before any money is spent on a run.
+"""Checks zerogap's promises on the user's model and machine, before a run.
 
-Each check is a function of its subjects (an engine, a trainer, a digest, an exporter), so that a test can hand it a
-faulty one and see it fail. ``certify`` builds the subjects as a run would and does them all.
+Each check is a function of its subjects (an engine, a trainer, a digest, an exporter), so that a test can pass a
+faulty one and see the check fail. ``certify`` builds the subjects as a run does and makes all checks.
 """
 
 from zerogap.certify.certify import Certificate, certify

@@ -1,4 +1,4 @@
-"""``certify``: load the user's policy, do every check on it, say what holds."""
+"""``certify``: load the policy, make every check, report the verdicts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ from zerogap.run.threads import apply_threads
 
 @dataclass(frozen=True)
 class Certificate:
-    """What was probed, and every verdict."""
+    """The report on kernels, and every verdict."""
 
     report: str
-    """Kernels, threads and the start-up probe."""
+    """One line: kernels, threads and the start-up probe."""
     verdicts: tuple[Verdict, ...]
 
     @property
     def is_kept(self) -> bool:
-        """Whether all promises hold here."""
+        """Whether all checks passed."""
         return all(verdict.is_kept for verdict in self.verdicts)
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """For --json."""
         return {
             "is_kept": self.is_kept,
             "report": self.report,
-            "verdicts": [verdict.record() for verdict in self.verdicts],
+            "verdicts": [verdict.to_json() for verdict in self.verdicts],
         }
 
 
@@ -47,16 +47,16 @@ def certify(
     on_report: Callable[[str], None] = lambda line: None,
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Certificate:
-    """Do every check with the recipe's model and settings; no file of a run is written, and nothing is trained.
+    """Make every check with the recipe's model and settings; no run folder is written, and nothing is trained.
 
     Args:
         config: the resolved recipe.
         quiet: no progress.
-        on_report: gets the line on kernels and the probe, before the first check.
-        on_verdict: gets each verdict when it is there.
+        on_report: gets the line on kernels before the first check.
+        on_verdict: gets each verdict at once.
 
     Raises:
-        ZerogapError: the model cannot be loaded, or the recipe's engine is not one that can be exact.
+        ZerogapError: the model cannot be loaded, or the recipe's engine cannot be exact.
     """
     _refuse_unlike_sides(config)
     apply_threads()
@@ -68,7 +68,7 @@ def certify(
     verdicts = []
     for promise, name, check in Checks(subjects).all():
         began_s = monotonic_s()
-        with progress.phase(f"promise {promise}, {name}", unit="ways") as phase:
+        with progress.phase(f"promise {promise}, {name}", unit="variants") as phase:
             finding = _found(check, phase)
         return_free_memory()
         verdicts.append(
@@ -79,7 +79,7 @@ def certify(
 
 
 def _found(check: Callable[[Phase], Finding], phase: Phase) -> Finding:
-    """What a check found; one that cannot be completed has found that its promise does not hold here."""
+    """The finding of a check; a check that raises has failed."""
     try:
         return check(phase)
     except ZerogapError as error:
@@ -88,7 +88,7 @@ def _found(check: Callable[[Phase], Finding], phase: Phase) -> Finding:
 
 
 def _choose_products(policy: Policy, config: RunConfig) -> tuple[str, Subjects]:
-    """As a run does: exact ones that were probed, or each side's faster ones."""
+    """Choose GEMM kernels as a run does: exact ones after a probe, or the faster ones of each side."""
     head_dim = policy.model.config.head_dim
     if config.numerics == "exact":
         report = describe_probe(policy.probe(), head_dim)
@@ -105,19 +105,19 @@ def _choose_products(policy: Policy, config: RunConfig) -> tuple[str, Subjects]:
 
 
 def describe_probe(probe: RowProbe, head_dim: int) -> str:
-    """One line: kernels, threads, and whether a row's products keep their bits on this model's shapes."""
+    """One line: kernels, threads, and whether GEMM is batch-invariant on this model's shapes."""
     if probe.is_exact:
-        found = f"row-invariant on all {probe.num_shapes} shapes of this model"
+        found = f"batch-invariant on all {probe.num_shapes} shapes of this model"
     else:
-        found = f"NOT row-invariant ({len(probe.failures)} failures on {probe.num_shapes} shapes: {probe.examples})"
+        found = f"NOT batch-invariant ({len(probe.failures)} failures on {probe.num_shapes} shapes: {probe.examples})"
     return f"{kernel_report(head_dim)}; probed on {probe.num_threads} threads: {found}"
 
 
 def _refuse_unlike_sides(config: RunConfig) -> None:
     engine = config.engine
     if engine.backend != "zerogap":
-        msg = f'engine.backend = {engine.backend!r}: certify proves what zerogap\'s own engine promises, and another program promises none of it; set engine.backend = "zerogap" here (a run with the other one measures its gap in the ledger)'
+        msg = f'engine.backend = {engine.backend!r}: certify checks the promises of zerogap\'s own engine only; set engine.backend = "zerogap" here (a run with another engine measures its gap in the ledger)'
         raise ConfigError(msg)
     if engine.dtype not in (None, config.model.dtype):
-        msg = f"engine.dtype = {engine.dtype!r}: two precisions cannot agree to the bit, so there is nothing to prove; leave it out here (a run with it measures its gap in the ledger)"
+        msg = f"engine.dtype = {engine.dtype!r}: two precisions cannot agree to the bit, so the checks cannot pass; leave it out here (a run with it measures its gap in the ledger)"
         raise ConfigError(msg)

@@ -1,4 +1,4 @@
-"""The checks in order, each handed what it certifies: engines and trainers of one policy, over one batch of samples."""
+"""The checks in order, on engines and trainers of one policy, over one batch of samples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,8 +13,8 @@ from zerogap.certify.probe_batch import probe_requests, samples_of
 from zerogap.certify.round_trips import ModelFolder, Scores, check_round_trips
 from zerogap.certify.rows import Reported, check_rows
 from zerogap.certify.subjects import Subjects
+from zerogap.certify.variants import compute_variants, layouts
 from zerogap.certify.versions import check_versions
-from zerogap.certify.ways import layouts, ways_to_compute
 from zerogap.config import ModelSection
 from zerogap.data import Tokenizer
 from zerogap.foreign import transformers_log_probs
@@ -46,7 +46,7 @@ class Checks:
         """(number of the promise, its name, its check)."""
         return [
             (1, "step-0 identity", self._identity),
-            (2, "row invariance", self._rows),
+            (2, "batch invariance", self._rows),
             (3, "gradient layout", self._gradient),
             (4, "version truth", self._versions),
             (5, "fingerprints", self._fingerprints),
@@ -57,7 +57,7 @@ class Checks:
         model = self._subjects.policy.model
 
         def step(old: str) -> TrainMetrics:
-            # Two updates: the second one's ratio is against what was known before the first.
+            # Two updates: the ratio of the second uses log-probs from before the first.
             trainer = self._subjects.trainer(updates_per_step=2, old_log_probs=old)
             return trainer.step(trainer.plan(self._samples, exact_version=0))
 
@@ -70,13 +70,13 @@ class Checks:
         )
 
     def _rows(self, phase: Phase) -> Finding:
-        ways = ways_to_compute(self._subjects, self._requests, self._samples)
-        return check_rows(self._reported, _counted(ways, phase), cure=self._cure_for_rows())
+        variants = compute_variants(self._subjects, self._requests, self._samples)
+        return check_rows(self._reported, _counted(variants, phase), cure=self._cure_for_rows())
 
     def _cure_for_rows(self) -> str:
         if self._subjects.config.numerics == "fast":
-            return 'numerics = "fast" does not promise it: set numerics = "exact", or accept the gap and set mismatch.budget'
-        return "set another number of threads with ZEROGAP_THREADS and try again; if it stays, please report it with the line on kernels"
+            return 'numerics = "fast" does not promise this: set numerics = "exact", or accept the gap and set mismatch.budget'
+        return "set another number of threads with ZEROGAP_THREADS and try again; if it still fails, please report it with the line on kernels"
 
     def _gradient(self, phase: Phase) -> Finding:
         return check_gradient(_counted(layouts(self._subjects, self._samples), phase))
@@ -135,9 +135,9 @@ class Checks:
 
 
 def _counted(
-    ways: Mapping[str, Callable[[], Computed]], phase: Phase
+    variants: Mapping[str, Callable[[], Computed]], phase: Phase
 ) -> dict[str, Callable[[], Computed]]:
-    """The same functions; each advances the phase when it has been called."""
+    """The same functions; each also advances the phase."""
 
     def counted(compute: Callable[[], Computed]) -> Callable[[], Computed]:
         def call() -> Computed:
@@ -147,5 +147,5 @@ def _counted(
 
         return call
 
-    phase.update(0, len(ways))
-    return {name: counted(compute) for name, compute in ways.items()}
+    phase.update(0, len(variants))
+    return {name: counted(compute) for name, compute in variants.items()}

@@ -1,4 +1,4 @@
-"""What a check found, and how it is told."""
+"""The finding of a check, as text and JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """Of one promise."""
+    """Whether one promise holds, and the evidence."""
 
     is_kept: bool
     figure: str
-    """What was measured, with numbers."""
+    """The measurement, with numbers."""
     cure: str = ""
-    """What to do if it is not kept."""
+    """What to do if the promise does not hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A finding in the list of promises."""
+    """A finding and its promise."""
 
     promise: int
-    """Its number."""
+    """Number of the promise."""
     name: str
     finding: Finding
     seconds: float
@@ -30,7 +30,7 @@ class Verdict:
         """Whether the promise holds here."""
         return self.finding.is_kept
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """For --json."""
         return {
             "promise": self.promise,
@@ -42,7 +42,7 @@ class Verdict:
         }
 
     def line(self) -> str:
-        """For people."""
+        """One line for people."""
         verdict = "pass" if self.is_kept else "FAIL"
         cure = f"; {self.finding.cure}" if self.finding.cure else ""
         return f"{self.promise}  {self.name:<18}  {verdict}  {self.finding.figure}{cure}  ({self.seconds:.1f} s)"  # fmt: skip

@@ -1,4 +1,4 @@
-"""Promise 5: engine and trainer agree on a digest of all weights, and the digest sees every one of them."""
+"""Promise 5: engine and trainer agree on a digest of all weights, and every weight changes the digest."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,10 +13,10 @@ Weights = Mapping[str, Tensor]
 def check_fingerprints(
     trained: Weights, served: Callable[[], str], digest: Callable[[Weights], str]
 ) -> Finding:
-    """Compare both sides, then change one bit of one tensor at a time.
+    """Compare both sides, then flip one bit of each tensor in turn.
 
     Args:
-        trained: the trainer's tensors by name; one bit of each is changed and put back.
+        trained: the trainer's tensors by name; one bit of each is flipped and restored.
         served: the engine's digest of what it reads.
         digest: of named tensors.
     """
@@ -25,15 +25,15 @@ def check_fingerprints(
         return Finding(is_kept=False, figure=f"the engine reads other weights ({found}) than the trainer holds ({whole})", cure="publish again; if they still differ, report it")  # fmt: skip
     unseen = [name for name, tensor in trained.items() if not _is_seen(name, tensor, digest)]
     if digest(trained) != whole:
-        unseen.append("(a weight that was put back)")
+        unseen.append("(a restored weight)")
     if unseen:
         listed = ", ".join(unseen[:3])
-        return Finding(is_kept=False, figure=f"one bit of {len(unseen)} of {len(trained)} tensors can change unseen ({listed})", cure="a digest that skips tensors proves nothing: please report it")  # fmt: skip
-    return Finding(is_kept=True, figure=f"both sides {whole[:12]}; one bit of any of {len(trained)} tensors changes it")  # fmt: skip
+        return Finding(is_kept=False, figure=f"{len(unseen)} of {len(trained)} tensors can change without changing the digest ({listed})", cure="this is a bug: please report it")  # fmt: skip
+    return Finding(is_kept=True, figure=f"both sides {whole[:12]}; flipping one bit in any of {len(trained)} tensors changes it")  # fmt: skip
 
 
 def _is_seen(name: str, tensor: Tensor, digest: Callable[[Weights], str]) -> bool:
-    """Whether the last bit of the last element shows in the digest of that tensor."""
+    """Whether flipping the last bit of the last element changes the digest of that tensor."""
     before = digest({name: tensor})
     _flip_last_bit(tensor)
     try:

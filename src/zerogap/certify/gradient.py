@@ -1,4 +1,4 @@
-"""Promise 3: how a step's samples are cut, packed and ordered does not change its gradient."""
+"""Promise 3: micro-batches, packing and order of a step's samples do not change its gradient."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from torch import Tensor
 from zerogap.certify.finding import Finding
 
 LIMIT = 1e-6
-"""Norm of the difference over the norm of the whole gradient, fp32."""
+"""Limit for the norm of the difference over the norm of the whole gradient, fp32."""
 
 Gradient = Mapping[str, Tensor]
 
@@ -24,14 +24,14 @@ def check_gradient(layouts: Mapping[str, Callable[[], Gradient]]) -> Finding:
     reference = {name: gradient.clone() for name, gradient in compute().items()}
     size = math.hypot(*(_norm(gradient) for gradient in reference.values()))
     if not (math.isfinite(size) and size > 0):
-        return Finding(is_kept=False, figure=f"the gradient's norm is {size}, so nothing can be compared", cure="certify weights that are finite and not all alike")  # fmt: skip
+        return Finding(is_kept=False, figure=f"the gradient's norm is {size}, so layouts cannot be compared", cure="certify weights that are finite and not all equal")  # fmt: skip
     errors = {name: _distance(compute(), reference) / size for name, compute in others}
     worst = max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name])
     figure = f"{len(layouts)} layouts of one step: largest relative difference {errors[worst]:.1e}"
     if errors[worst] <= LIMIT:
         return Finding(is_kept=True, figure=f"{figure} (limit {LIMIT:.0e})")
     wrong = ", ".join(f"{name} {error:.1e}" for name, error in errors.items() if not error <= LIMIT)
-    cure = f"larger than {LIMIT:.0e} in: {wrong}; a denominator or a mask depends on the layout: please report it"
+    cure = f"above the limit of {LIMIT:.0e}: {wrong}; a denominator or a mask depends on the layout: please report it"
     return Finding(is_kept=False, figure=figure, cure=cure)
 
 

@@ -1,7 +1,6 @@
-"""What the checks generate: three short prompts, two of which begin alike, continued several times each.
+"""The probe batch: three short prompts, two with a common prefix, with several completions each.
 
-Prompt lengths and lengths of completions are such that pages (16 tokens) are shared, filled and crossed while
-decoding, whatever the model.
+Prompt and completion lengths make sure that decoding shares, fills and crosses pages (16 tokens), whatever the model.
 """
 
 from collections.abc import Sequence
@@ -24,13 +23,13 @@ _TEXT = (
 def probe_requests(
     tokenizer: Tokenizer, sampling: SamplingParams, *, max_positions: int
 ) -> list[GenerateRequest]:
-    """Ten completions of three prompts, drawn as ``sampling`` says, but of fixed length and seed.
+    """Requests for ten completions of three prompts, with ``sampling`` but fixed length and seed.
 
     Raises:
         ConfigError: the model's context is too short for them.
     """
     if max_positions < _LONG + NEW_TOKENS:
-        msg = f"the model has {max_positions} positions, and the checks need {_LONG + NEW_TOKENS} to cross pages while decoding; certify a model of longer context"
+        msg = f"the model has {max_positions} positions, but the checks need {_LONG + NEW_TOKENS} to cross pages while decoding; certify a model with a longer context"
         raise ConfigError(msg)
     ids = tokenizer.encode(_TEXT * 2, add_special=True)
     long = ids[:_LONG]
@@ -55,7 +54,7 @@ def probe_requests(
 
 
 def samples_of(outputs: Sequence[GenerateOutput], temperature: float) -> list[Sample]:
-    """Scored samples: the reward is the sibling's number, so that every group has a signal."""
+    """Scored samples. The reward is the index in the group, so that every group has a signal."""
     return [
         Sample.from_output(output, group_id=output.rid, temperature=temperature).scored(
             output.index

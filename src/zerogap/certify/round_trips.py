@@ -1,4 +1,4 @@
-"""Promise 8: what is written and read again is the same: a model folder, the engine's memory, the recipe."""
+"""Promise 8: model folder, engine memory and recipe survive a round trip unchanged."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,49 +27,49 @@ _PROBE_TEXTS = (
 Scores = Sequence[np.ndarray]
 
 FOREIGN_LIMIT = 1e-3
-"""Nats a token between us and transformers, both in fp32: two orders of addition through a whole model (3e-5 for 135 M)."""
+"""Largest difference from transformers, nats per token, both in fp32; only the order of addition differs (3e-5 for 135 M)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-    """What writes and reads the model."""
+    """Writes and reads the model."""
 
     tokenizer: Tokenizer
     tokenizer_folder: Path | None
-    """Where its files come from; None for one that has none."""
+    """Folder with its original files; None if there is none."""
     samples: Sequence[Sample]
-    """Scored by whoever loaded the folder."""
+    """Samples to score with the loaded model."""
     scores: Scores
-    """By the model that is exported: float32 [T] each, NaN where not sampled."""
+    """Scores by the exported model: float32 [T] each, NaN where not sampled."""
     export: Callable[[Path], None]
     """Write the model folder."""
     load: Callable[[Path], tuple[Tokenizer, Callable[[Sequence[Sample]], Scores]]]
-    """Read it with our own loader: tokenizer, and what scores with the loaded weights."""
+    """Load it with zerogap: tokenizer, and a scorer on the loaded weights."""
     fp32_scores: Callable[[Path], Scores]
-    """Read it with our own loader and score the samples in fp32."""
+    """Load it with zerogap and score the samples in fp32."""
     foreign_scores: Callable[[Path], Scores]
-    """Read it with transformers and score the samples, in fp32."""
+    """Load it with transformers and score the samples in fp32."""
 
 
 def check_round_trips(
     trip: ModelFolder, engine: Engine, requests: Sequence[GenerateRequest], config: RunConfig
 ) -> Finding:
-    """Make all of them.
+    """Check all three round trips.
 
     Args:
-        trip: of the model folder.
-        engine: idle; its memory is released and taken again.
-        requests: generated before and after that.
-        config: goes to TOML and back.
+        trip: writes and reads the model folder.
+        engine: idle; its memory is released and resumed.
+        requests: generated before and after the release.
+        config: written to TOML and read back.
     """
     problems, distance = _trip_of_the_model(trip)
     problems += _trip_of_memory(engine, requests)
     if config_from_toml(config_to_toml(config)) != config:
-        problems.append("the recipe read back from TOML is another one")
+        problems.append("the recipe differs after writing it to TOML and reading it back")
     if problems:
-        cure = "do not export from this model before it is understood: please report it"
+        cure = "do not export this model; please report it"
         return Finding(is_kept=False, figure="; ".join(problems), cure=cure)
-    return Finding(is_kept=True, figure=f"export and reload: tokenizer and log-probs the same bits; in transformers within {distance:.1e} nats; released memory taken again: the same bits; recipe to TOML and back: equal")  # fmt: skip
+    return Finding(is_kept=True, figure=f"export and reload: same tokenizer and bits; transformers: within {distance:.1e} nats; memory release and resume: same bits; recipe to TOML and back: equal")  # fmt: skip
 
 
 def _trip_of_the_model(trip: ModelFolder) -> tuple[list[str], float]:
@@ -81,10 +81,10 @@ def _trip_of_the_model(trip: ModelFolder) -> tuple[list[str], float]:
         tokenizer, score = trip.load(folder)
         problems += _changed_ids(tokenizer, trip.tokenizer)
         again = Reported.of_scores(trip.samples, score(trip.samples))
-        del score  # a second copy of the weights, before transformers makes one
+        del score  # free this copy of the weights before transformers makes its own
         ours = Reported.of_scores(trip.samples, trip.scores)
         if found := differences(again, ours):
-            problems.append(f"exported and loaded again: {found}")
+            problems.append(f"after export and reload: {found}")
         distance = _distance(trip.foreign_scores(folder), trip.fp32_scores(folder))
     if not distance <= FOREIGN_LIMIT:
         problems.append(f"transformers' log-probs of the exported model differ by up to {distance:.2g} nats (limit {FOREIGN_LIMIT:.0e})")  # fmt: skip
@@ -107,7 +107,7 @@ def _changed_ids(ours: Tokenizer, original: Tokenizer) -> list[str]:
     texts = [text for text in _PROBE_TEXTS if ours.encode(text) != original.encode(text)]
     if not texts:
         return []
-    return [f"the exported tokenizer gives other ids for {len(texts)} of {len(_PROBE_TEXTS)} texts, {texts[0]!r} among them"]  # fmt: skip
+    return [f"the exported tokenizer gives other ids for {len(texts)} of {len(_PROBE_TEXTS)} texts, such as {texts[0]!r}"]  # fmt: skip
 
 
 def _trip_of_memory(engine: Engine, requests: Sequence[GenerateRequest]) -> list[str]:
@@ -119,7 +119,7 @@ def _trip_of_memory(engine: Engine, requests: Sequence[GenerateRequest]) -> list
 
 
 def _distance(ours: Scores, theirs: Scores) -> float:
-    """Largest |difference|; NaN if one side has a number where the other has none."""
+    """Largest |difference|; NaN if a number is missing on one side."""
     a, b = np.concatenate(ours), np.concatenate(theirs)
     is_scored = ~(np.isnan(a) & np.isnan(b))
     return float(np.abs(a - b)[is_scored].max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Promise 2: a token's log-prob does not depend on what is computed beside it, nor on who computes it."""
+"""Promise 2: log-probs are batch-invariant, and the same from engine and trainer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from zerogap.types import GenerateOutput, Sample
 
 @dataclass(frozen=True)
 class Reported:
-    """What one way of computing says of every completion, in one order."""
+    """Ids and log-probs of all completions, in a fixed order, as one variant computed them."""
 
     ids: tuple[np.ndarray, ...]
     """int32 [C] each."""
@@ -20,18 +20,18 @@ class Reported:
 
     @property
     def num_tokens(self) -> int:
-        """Of all completions."""
+        """Tokens of all completions."""
         return sum(map(len, self.ids))
 
     @classmethod
     def of_outputs(cls, outputs: Sequence[GenerateOutput]) -> "Reported":
-        """Whatever order they come in."""
+        """From the engine's outputs, in any order."""
         ordered = sorted(outputs, key=lambda output: (output.rid, output.index))
         return cls(tuple(o.output_ids for o in ordered), tuple(o.output_log_probs for o in ordered))
 
     @classmethod
     def of_scores(cls, samples: Sequence[Sample], scores: Sequence[np.ndarray]) -> "Reported":
-        """The trainer's: one column a sample."""
+        """From scores, one column per sample."""
         is_sampled = [sample.weight_version >= 0 for sample in samples]
         pairs = list(zip(samples, scores, is_sampled, strict=True))
         return cls(
@@ -41,29 +41,29 @@ class Reported:
 
 
 def check_rows(
-    reference: Reported, ways: Mapping[str, Callable[[], Reported]], *, cure: str
+    reference: Reported, variants: Mapping[str, Callable[[], Reported]], *, cure: str
 ) -> Finding:
-    """Compute the same tokens in every way and compare bits.
+    """Compute the same tokens in every variant, and compare bits.
 
     Args:
-        reference: as the engine reported them.
-        ways: name -> the same completions, computed in another way.
-        cure: what to do where one differs.
+        reference: reported by the engine.
+        variants: name -> computes the same completions in another way.
+        cure: what to do if one differs.
     """
     wrong = []
-    for name, compute in ways.items():
+    for name, compute in variants.items():
         if difference := differences(compute(), reference):
             wrong.append(f"{name}: {difference}")
     if wrong:
         return Finding(is_kept=False, figure="; ".join(wrong), cure=cure)
-    return Finding(is_kept=True, figure=f"{reference.num_tokens} tokens, {len(ways)} other ways to compute them: largest difference 0.0")  # fmt: skip
+    return Finding(is_kept=True, figure=f"{reference.num_tokens} tokens, {len(variants)} other ways to compute them: largest difference 0.0")  # fmt: skip
 
 
 def differences(ours: Reported, reference: Reported) -> str:
-    """What is not the same; empty if everything is."""
+    """The differences in words; empty if there are none."""
     same_ids = [np.array_equal(a, b) for a, b in zip(ours.ids, reference.ids, strict=True)]
     if not all(same_ids):
-        return f"other tokens in {same_ids.count(False)} of {len(same_ids)} completions"
+        return f"different tokens in {same_ids.count(False)} of {len(same_ids)} completions"
     found, expected = np.concatenate(ours.log_probs), np.concatenate(reference.log_probs)
     differs = ~(found == expected)
     if not differs.any():

@@ -1,6 +1,6 @@
-"""What the checks are done on: the user's policy, its engines and its trainers, built as a run builds them.
+"""The subjects of the checks: the policy, its engines and its trainers, built as in a run.
 
-Everything reads the one model. Nothing trains it: learning rates are 0, and a weight that a check changes is put back.
+All share one model. Nothing trains it: learning rates are 0, and a check that changes a weight restores it.
 """
 
 from collections.abc import Sequence
@@ -20,28 +20,28 @@ from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 
 _ROOM = {"kv_cache_tokens": 2048}
-"""Enough for every probe: the user's gigabytes are not what is certified."""
+"""KV cache for the probe batch; the recipe's size does not matter here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subjects:
-    """Makes engines and trainers on one policy, as the recipe says but for what a check changes."""
+    """Builds engines and trainers on one policy by the recipe, with the changes that a check asks for."""
 
     policy: Policy
     config: RunConfig
     engine_products: Products = "exact"
-    """Of whatever an engine computes; a run with numerics = "fast" may choose otherwise."""
+    """GEMM kernels of engines; numerics = "fast" may choose others."""
     trainer_products: Products = "exact"
-    """Of whatever a trainer computes."""
+    """GEMM kernels of trainers."""
 
     def engine(self, **changes: Any) -> Engine:  # noqa: ANN401 - values of [engine]
-        """One at version 0; ``changes`` are keys of [engine]."""
+        """An engine at version 0; ``changes`` are keys of [engine]."""
         given = self.config.engine.model_dump() | _ROOM | changes
         limits = EngineConfig.model_validate(given)
         return self.policy.engine(limits, products=self.engine_products, seed=self.config.run.seed)
 
     def trainer(self, **changes: Any) -> NativeTrainer:  # noqa: ANN401 - values of [train]
-        """One that learns nothing; ``changes`` are keys of [train]."""
+        """A trainer with learning rate 0; ``changes`` are keys of [train]."""
         given = self.config.train.model_dump() | {"learning_rate": 0.0, "warmup_steps": 0} | changes
         return NativeTrainer(
             self.policy.model,
@@ -53,7 +53,7 @@ class Subjects:
         )
 
     def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
-        """By an engine on these weights: float32 [T] each, NaN where the policy did not sample."""
+        """Scores by an engine on these weights: float32 [T] each, NaN where not sampled."""
         engine, columns = self.engine(), []
         for sample in samples:
             column = np.full(len(sample), np.nan, np.float32)
@@ -63,13 +63,13 @@ class Subjects:
         return columns
 
     def loss(self) -> LossConfig:
-        """The recipe's, where it is about policy ratios and takes no second model; else GRPO's."""
+        """The recipe's loss if it has policy ratios and needs no second model; else GRPO."""
         loss = self.config.loss
         is_plain = loss.compares_within_group and not loss.needs_reference
         return loss if is_plain else GRPOLossConfig()
 
     def tokenizer_folder(self) -> Path | None:
-        """Where the tokenizer's files are, if it has any."""
+        """Folder with the tokenizer's files, if there are any."""
         section = self.config.model
         name = section.tokenizer or section.path
         if name is None or name == "byte":

@@ -1,4 +1,4 @@
-"""Promise 4: a token carries the version of the weights that drew it, and no key of older weights is read."""
+"""Promise 4: a token carries the version of the weights that sampled it, and no key of older weights is read."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -22,14 +22,14 @@ def check_versions(
     publish: Callable[[int], object],
     score: Score,
 ) -> Finding:
-    """Generate, change a weight and publish in the middle, generate again, change it back.
+    """Generate; change a weight and publish half-way; generate again; restore the weight.
 
     Args:
         engine: on the trainer's weights, at version 0.
-        requests: several, long enough to be interrupted.
-        weight: one that everything depends on; doubled for a while, and as it was afterwards.
-        publish: hands the present weights to the engine under a version.
-        score: the trainer's log-probs of samples, with the present weights.
+        requests: several, long enough to interrupt.
+        weight: one that all outputs depend on; doubled for a while, then restored.
+        publish: publishes the current weights to the engine under a version.
+        score: the trainer's log-probs of samples, with the current weights.
     """
     temperature = requests[0].sampling_params.score_temperature
     before = samples_of(engine.generate(requests), temperature)
@@ -37,7 +37,7 @@ def check_versions(
     def publish_half_way(progress: GenerateProgress) -> None:
         if engine.weight_version == 0 and not turned and progress.num_tokens >= half:
             turned.append(progress.num_tokens)
-            # Sequences that were cut off are computed again, by the new weights.
+            # Retracted sequences are computed again, with the new weights.
             engine.pause_generation("retract")
             weight.mul_(2)
             publish(1)
@@ -49,26 +49,26 @@ def check_versions(
     with _restored(weight):
         across = samples_of(engine.generate(requests, on_progress=publish_half_way), temperature)
         after = samples_of(engine.generate(requests), temperature)
-        problems += _wrong_scores(across, score(across), version=1, when="drawn after the change")
+        problems += _wrong_scores(across, score(across), version=1, when="sampled after the change")
         problems += _wrong_scores(after, score(after), version=1, when="of the same prompts again")
     publish(2)
-    problems += _wrong_scores(across, score(across), version=0, when="drawn before the change")
+    problems += _wrong_scores(across, score(across), version=0, when="sampled before the change")
     again = samples_of(engine.generate(requests), temperature)
     problems += _wrong_counts(across, after, again)
     if not _have_same_log_probs(again, before):
-        problems.append("the old weights, published again, give other log-probs than at first")
+        problems.append("the restored weights give other log-probs than at first")
     if _have_same_log_probs(after, before):
         problems.append("changed weights gave the same log-probs: the engine does not read them")
     if problems:
-        cure = "a page or a version number outlived its weights: do not train with this engine, and report it"
+        cure = "a page or a version number outlived its weights: do not train with this engine; please report it"
         return Finding(is_kept=False, figure="; ".join(problems), cure=cure)
     old, new = (sum(_num_of(sample, version) for sample in across) for version in (0, 1))
-    return Finding(is_kept=True, figure=f"published in the middle: {old} tokens of version 0, {new} of version 1, each the trainer's of its version; {sum(_num_of(s, 1) for s in after)} more of the same prompts with no key of old weights")  # fmt: skip
+    return Finding(is_kept=True, figure=f"published half-way: {old} tokens of version 0 and {new} of version 1, each equal to the trainer's of its version; {sum(_num_of(s, 1) for s in after)} more on the same prompts used no old keys")  # fmt: skip
 
 
 @contextmanager
 def _restored(weight: Tensor) -> Generator[None, None, None]:
-    """The weight as it was, bit for bit, when the block ends."""
+    """Restore the weight, bit for bit, when the block ends."""
     kept = weight.clone()
     try:
         yield
@@ -87,13 +87,13 @@ def _wrong_scores(
     num_wrong = int((reported != scored).sum())
     if not num_wrong:
         return []
-    return [f"{num_wrong} of {len(reported)} tokens {when} carry version {version} and are not the trainer's of those weights (up to {np.abs(reported - scored).max():.3g} nats)"]  # fmt: skip
+    return [f"{num_wrong} of {len(reported)} tokens {when} carry version {version} but differ from the trainer's log-probs with its weights (by up to {np.abs(reported - scored).max():.3g} nats)"]  # fmt: skip
 
 
 def _wrong_counts(
     across: Sequence[Sample], after: Sequence[Sample], again: Sequence[Sample]
 ) -> list[str]:
-    """Versions that tokens must not carry, or carry in the wrong order."""
+    """Tokens with a wrong version, or versions in the wrong order."""
     allowed = {"across the change": (across, {0, 1}), "after it": (after, {1}), "at the end": (again, {2})}  # fmt: skip
     found = {
         when: {int(v) for s in samples for v in s.weight_version[s.weight_version >= 0]} - versions

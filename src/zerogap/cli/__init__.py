@@ -1,7 +1,8 @@
-"""The ``zerogap`` command: arguments in, one call of the run room, an exit code out.
+"""The ``zerogap`` command: arguments in, one call into a lower room, an exit code out.
 
-Nothing here imports torch, so that ``--help`` and ``--dry-run`` answer at once: each command imports what it runs.
-Exit codes: 0 done, 1 a bug (with a traceback) or a check that failed (certify, bench), 2 something to correct (with a message), 130 interrupted.
+No module here imports torch, so ``--help`` and ``--dry-run`` answer at once; each command imports what it runs.
+Exit codes: 0 done; 1 a bug (with a traceback) or a failed check (certify, replay, bench); 2 an error to correct (with a
+message); 130 interrupted.
 """
 
 from zerogap.cli.entry import main

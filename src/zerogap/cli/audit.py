@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def audit(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Print a recorded step's ledger over all its tokens, and the worst of them."""
+    """Print the gap of a recorded step by source, over all its tokens, and the worst tokens."""
     from zerogap.audit import audit_step, describe_audit, write_audit_page
 
     found = audit_step(Path(arguments.run_dir), step=arguments.step, quiet=arguments.quiet)

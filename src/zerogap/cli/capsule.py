@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def capsule(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Put a recorded step into one file."""
+    """Write a recorded step into one file."""
     from zerogap.capsule import describe_capsule, make_capsule
 
     out = Path(arguments.out)
@@ -23,7 +23,7 @@ def capsule(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 
 def replay(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Compute a capsule's step again; 1 if something else comes out."""
+    """Recompute a capsule's step; 1 if the result differs."""
     from zerogap.capsule import describe_replay, replay_capsule
 
     found = replay_capsule(Path(arguments.capsule), model=arguments.model, quiet=arguments.quiet)

@@ -20,17 +20,17 @@ _ANY_RUN = (
     "--data.name=multiplication",
     "--reward.kind=last_number",
 )
-"""What a recipe must have and a model alone does not say; certify uses none of it."""
+"""Required keys of a recipe that a model does not have; certify ignores them."""
 
 
 def certify(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Check every promise, a line each; 1 if one does not hold."""
+    """Check every promise and print a line for each; 1 if one fails."""
     config = _config(arguments.subjects, overrides)
     from zerogap.certify import certify as certify_config
 
     if arguments.json:
         certificate = certify_config(config, quiet=arguments.quiet)
-        print(json.dumps(certificate.record()))
+        print(json.dumps(certificate.to_json()))
     else:
         certificate = certify_config(
             config,
@@ -49,7 +49,7 @@ def _config(subjects: Sequence[str], overrides: Sequence[str]) -> RunConfig:
     if all(is_recipe):
         return load_config(subjects, overrides).config
     if len(subjects) > 1:
-        msg = f"{' '.join(subjects)}: one model is certified at a time, with its own settings or those of recipes; give one MODEL, or RECIPE files (.toml)"
+        msg = f"{' '.join(subjects)}: certify takes one model, or recipes that name it; give one MODEL, or RECIPE files (.toml)"
         raise ConfigError(msg)
     model = f"--model.path={json.dumps(subjects[0])}"
     return load_config([], [*_ANY_RUN, model, *overrides]).config
@@ -59,5 +59,5 @@ def _summary(certificate: Certificate) -> str:
     seconds = sum(verdict.seconds for verdict in certificate.verdicts)
     broken = [str(v.promise) for v in certificate.verdicts if not v.is_kept]
     if broken:
-        return f"NOT certified: {len(broken)} of {len(certificate.verdicts)} promises do not hold here ({', '.join(broken)}); {seconds:.0f} s"  # fmt: skip
+        return f"NOT certified: {len(broken)} of {len(certificate.verdicts)} promises fail here ({', '.join(broken)}); {seconds:.0f} s"  # fmt: skip
     return f"certified: all {len(certificate.verdicts)} promises hold here; {seconds:.0f} s"

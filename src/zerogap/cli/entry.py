@@ -26,6 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nzerogap {parsed.command}: interrupted{parsed.when_interrupted}", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader has gone (`zerogap generate ... | head`); Python must not flush into it at exit.
+        # The reader closed the pipe (`zerogap generate ... | head`); Python must not flush into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

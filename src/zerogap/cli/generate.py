@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def generate(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Print completions; a single one appears while it is sampled."""
+    """Print completions; a single one is streamed."""
     prompts = arguments.prompt or [_read_prompt()]
     params = _sampling_params(arguments)
     from zerogap import run
 
-    # Completions as they grow, those of several prompts intermixed; rid is the number of the prompt, from 0.
+    # Outputs of several prompts come interleaved; rid is the index of the prompt.
     streamed = run.generate_text(
         arguments.model, prompts, params, system=arguments.system, is_raw=arguments.raw
     )
@@ -32,7 +32,7 @@ def generate(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 def _read_prompt() -> str:
     if sys.stdin.isatty():
-        msg = "no --prompt is given, and standard input is a terminal: nothing to continue; give --prompt TEXT, or pipe a prompt in"
+        msg = "there is no prompt: --prompt is missing, and standard input is a terminal; give --prompt TEXT, or pipe a prompt in"
         raise InvalidRequest(msg)
     return sys.stdin.read().rstrip("\n")
 
@@ -53,7 +53,7 @@ def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
 
 
 def _print_growing(streamed: Iterable[CompletionUpdate]) -> Iterator[GenerateOutput]:
-    """Print what each step adds to the one text; gives the finished output."""
+    """Print the text as it grows; yields the finished output."""
     shown = ""
     for step in streamed:
         text = step.output.text if step.output else step.text
@@ -65,7 +65,7 @@ def _print_growing(streamed: Iterable[CompletionUpdate]) -> Iterator[GenerateOut
 
 
 def _print_finished(streamed: Iterable[CompletionUpdate]) -> Iterator[GenerateOutput]:
-    """Print each completion once it is whole, under a heading; gives the finished outputs."""
+    """Print each finished completion under a heading; yields the finished outputs."""
     for step in streamed:
         if step.output:
             print(f"--- prompt {int(step.rid) + 1}, completion {step.index + 1}")

@@ -1,17 +1,17 @@
-"""``--section.key value`` arguments, told apart from a command's own before argparse sees them.
+"""Separates ``--section.key value`` arguments from a command's own, before argparse sees them.
 
-argparse cannot know which of two words after an unknown flag is its value.
+argparse cannot know whether the word after an unknown flag is its value.
 """
 
 from collections.abc import Sequence
 
 COMMANDS_WITH_RECIPES = ("train", "eval", "certify")
 TOP_LEVEL_KEYS = ("numerics",)
-"""Recipe keys outside every section; all others have a dot."""
+"""Recipe keys without a section; all others have a dot."""
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments for argparse, and the overrides with their values, both in their order."""
+    """The arguments for argparse, and the overrides with their values, each in the given order."""
     if not arguments or arguments[0] not in COMMANDS_WITH_RECIPES:
         return list(arguments), []
     own: list[str] = []

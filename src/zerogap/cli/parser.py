@@ -1,4 +1,4 @@
-"""The arguments of every command, with the examples that ``--help`` shows."""
+"""The arguments of every command, and the examples in ``--help``."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _EXAMPLES = """examples:
   zerogap bench rollout
 """
 
-_TRAIN_EXAMPLES = """A run that was interrupted goes on where it stopped: give the same command again.
-Exit code: 0, 2 after an error, 3 when an alarm stopped the run (watch.stop), 130 after a second Ctrl-C.
+_TRAIN_EXAMPLES = """To continue an interrupted run, give the same command again.
+Exit code: 0 done, 2 after an error, 3 if an alarm stopped the run (watch.stop), 130 after a second Ctrl-C.
 
 examples:
   zerogap train recipes/quickstart.toml
   zerogap train recipes/quickstart.toml --run.steps 20 --train.learning_rate 3e-6
-  zerogap train base.toml mine.toml --run.dir runs/mine     later files win, flags win over files
-  zerogap train recipes/quickstart.toml --dry-run           every key, its value, and who set it
+  zerogap train base.toml mine.toml --run.dir runs/mine     later files override earlier ones, flags override files
+  zerogap train recipes/quickstart.toml --dry-run           every key, its value and its source
 """
 
 _GENERATE_EXAMPLES = """examples:
@@ -51,10 +51,10 @@ _EVAL_EXAMPLES = """examples:
   zerogap eval ./model recipes/quickstart.toml --evaluate.samples 8 --json
 """
 
-_CERTIFY_EXAMPLES = """Checks here, on this model, what zerogap promises everywhere, in about a minute for 135 M parameters:
-a step that learns nothing changes nothing; a token's log-prob does not depend on its company; the gradient does not
-depend on its layout; tokens carry their weights' version; fingerprints see every tensor; exports, memory and recipes
-survive a round trip. Nothing is trained. Exit code 0: all of it holds; 1: something does not, and what to do stands beside it.
+_CERTIFY_EXAMPLES = """Checks zerogap's promises on this machine and model, in about a minute for 135 M parameters: a step with learning
+rate 0 changes nothing; log-probs are batch-invariant; the gradient does not depend on micro-batches and packing; every
+token carries the version of its weights; fingerprints cover every tensor; exports, memory and recipes survive a round
+trip. Nothing is trained. Exit code 0: all checks passed; 1: a check failed, and its line says what to do.
 
 examples:
   zerogap certify Qwen/Qwen3-0.6B
@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; each command sets ``run`` to its function."""
     parser = argparse.ArgumentParser(
         prog="zerogap",
-        description="Train language models with reinforcement learning; trainer and inference engine are one policy.",
+        description="Train language models with reinforcement learning. Trainer and inference engine are one policy.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -95,7 +95,7 @@ def _add_train(commands: Commands) -> None:
     parser = _add(commands, "train", "run a recipe", _TRAIN_EXAMPLES)
     parser.set_defaults(
         run=train,
-        when_interrupted="; give the same command again to go on from the last checkpoint",
+        when_interrupted="; give the same command again to continue from the last checkpoint",
     )
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
@@ -110,25 +110,33 @@ def _add_generate(commands: Commands) -> None:
     add(
         "--prompt",
         action="append",
-        help="repeat for several; default: read one from standard input",
+        help="may be repeated; default: read one from standard input",
     )
     add("--system", help="system message")
     add("--raw", action="store_true", help="continue the text as it is, without the chat template")
-    add("--n", type=int, default=1, help="completions of each prompt (%(default)s)")
-    add("--max-new-tokens", type=int, default=256, help="most tokens of a completion (%(default)s)")
+    add("--n", type=int, default=1, help="completions per prompt (%(default)s)")
     add(
-        "--temperature", type=float, default=0.7, help="0 takes the most likely token (%(default)s)"
+        "--max-new-tokens",
+        type=int,
+        default=256,
+        help="maximum length of a completion (%(default)s)",
     )
+    add("--temperature", type=float, default=0.7, help="0: greedy (%(default)s)")
     add("--top-p", type=float, default=1.0, help="keep this much probability mass (%(default)s)")
-    add("--top-k", type=int, default=-1, help="keep so many tokens; -1 keeps all (%(default)s)")
+    add(
+        "--top-k",
+        type=int,
+        default=-1,
+        help="keep the k most likely tokens; -1 keeps all (%(default)s)",
+    )
     add(
         "--min-p",
         type=float,
         default=0.0,
-        help="keep tokens of this share of the likeliest (%(default)s)",
+        help="keep tokens with at least this fraction of the top probability (%(default)s)",
     )
     add("--stop", action="append", default=[], help="text that ends a completion; may be repeated")
-    add("--seed", type=int, help="same seed, same text; default: another text each time")
+    add("--seed", type=int, help="seed of sampling; default: a new one each time")
     _add_quiet(parser)
 
 
@@ -137,17 +145,19 @@ def _add_evaluate(commands: Commands) -> None:
         commands, "eval", "grade a model on a recipe's evaluation prompts", _EVAL_EXAMPLES
     )
     parser.set_defaults(run=evaluate)
-    parser.add_argument("model", metavar="MODEL", help=f"instead of the recipe's: {_MODEL_HELP}")
+    parser.add_argument(
+        "model", metavar="MODEL", help=f"replaces the recipe's model: {_MODEL_HELP}"
+    )
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     _add_quiet(parser)
 
 
 def _add_certify(commands: Commands) -> None:
-    summary = "prove zerogap's promises on your model, machine and settings"
+    summary = "check zerogap's promises on your model, machine and settings"
     parser = _add(commands, "certify", summary, _CERTIFY_EXAMPLES)
     parser.set_defaults(run=certify)
-    subject = f"{_MODEL_HELP}; or TOML files, whose model and settings are used; {_OVERRIDE_HELP}"
+    subject = f"{_MODEL_HELP}; or TOML files with a model and settings; {_OVERRIDE_HELP}"
     parser.add_argument("subjects", nargs="+", metavar="MODEL|RECIPE", help=subject)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     _add_quiet(parser)
@@ -163,22 +173,22 @@ def _add_export(commands: Commands) -> None:
 
 
 def _add_recorded(commands: Commands) -> None:
-    summary = "say where the gap of a recorded step comes from, over all its tokens"
+    summary = "attribute the gap of a recorded step to its sources, over all tokens"
     parser = _add(commands, "audit", summary, recorded_arguments.AUDIT_EXAMPLES)
     parser.set_defaults(run=audit)
     recorded_arguments.add_audit(parser)
-    summary = "put a recorded step into one file that others can replay"
+    summary = "write a recorded step into one file that others can replay"
     parser = _add(commands, "capsule", summary, recorded_arguments.CAPSULE_EXAMPLES)
     parser.set_defaults(run=capsule)
     recorded_arguments.add_capsule(parser)
-    summary = "compute a capsule's loss and gradient again and compare"
+    summary = "recompute a capsule's loss and gradient, and compare"
     parser = _add(commands, "replay", summary, recorded_arguments.REPLAY_EXAMPLES)
     parser.set_defaults(run=replay)
     recorded_arguments.add_replay(parser)
 
 
 def _add_bench(commands: Commands) -> None:
-    summary = "measure speed here, beside the alternatives that are installed"
+    summary = "measure speed on this machine, beside installed alternatives"
     parser = _add(commands, "bench", summary, EXAMPLES)
     parser.set_defaults(run=bench)
     add_arguments(parser)
@@ -194,7 +204,7 @@ def _add(commands: Commands, name: str, summary: str, examples: str) -> argparse
         allow_abbrev=False,
     )
     parser.set_defaults(when_interrupted="")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    parser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
     return parser
 
 

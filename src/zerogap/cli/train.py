@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from zerogap.config.load import ResolvedConfig
 
 ALARMED = 3
-"""Exit code of a run that an alarm has stopped (``watch.stop``); the same command goes on."""
+"""Exit code if an alarm stopped the run (``watch.stop``); the same command continues it."""
 
 
 def train(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
@@ -30,10 +30,10 @@ def train(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 
 def _dry_run(resolved: ResolvedConfig) -> Iterator[str]:
-    """The recipe with every default filled in, itself a recipe; then who set what, as comments."""
+    """The resolved recipe, itself a recipe; then, as comments, the source of each given value."""
     from zerogap.config.load import config_to_toml
 
-    yield f"# zerogap {__version__}: every key of this run. Keys not listed at the end have their default."
+    yield f"# zerogap {__version__}: every key of this run. Keys that are not listed at the end have their default."
     yield config_to_toml(resolved.config)
     yield "# set by"
     width = max(map(len, resolved.sources), default=0)

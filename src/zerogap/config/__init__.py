@@ -1,4 +1,4 @@
-"""What a user may set: sections that check themselves, the TOML loader, and the environment.
+"""The settings of a run: validated sections, the TOML loader, and the environment.
 
 In come recipe files, flags and environment variables; out come frozen sections, or one ConfigError that
 lists every problem. Nothing here is adjusted, guessed or ignored, and nothing here imports torch.

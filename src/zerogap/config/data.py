@@ -1,4 +1,4 @@
-"""[data]: where prompts come from. A union on ``kind``; every kind has training and evaluation prompts."""
+"""[data]: the prompts for training and evaluation. A union on ``kind``."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -9,30 +9,30 @@ from zerogap.config.section import Section, TomlValue
 
 
 class FileData(Section):
-    """Prompts in a file: what jsonl and parquet have in common."""
+    """Prompts from a file."""
 
     kind: Literal["jsonl", "parquet"]
-    """Form of the file."""
+    """Format of the file."""
     path: str
     """Training prompts; relative to the working directory."""
     prompt_field: str = "prompt"
-    """Field with the question, or with a list of chat messages."""
+    """Field with the question, or a list of chat messages."""
     answer_field: str | None = None
-    """Field with the reference answer that the reward compares with, and that loss.kind = "sft" and "dpo" train on; none:
-    prompts have no answer."""
+    """Field with the reference answer: for rewards that compare, and for training with loss.kind = "sft" or "dpo".
+    none: prompts have no answer."""
     rejected_field: str | None = None
     """Field with a worse answer, for loss.kind = "dpo"."""
     shuffle: bool = True
-    """Draw each epoch in a new order, fixed by run.seed; false keeps the file's."""
+    """Use a new order in each epoch, fixed by run.seed; false keeps the order of the file."""
     eval_path: str | None = None
-    """Evaluation prompts, in a file of the same form."""
+    """File with evaluation prompts, in the same format."""
     eval_size: int = Field(0, ge=0)
-    """Without eval_path: the last so many lines of path are for evaluation, and are never trained on."""
+    """Without eval_path: hold out this many prompts, the last in path, for evaluation."""
 
     def problems(self) -> Iterator[str]:
         """Two sources of evaluation prompts."""
         if self.eval_path is not None and self.eval_size:
-            yield f"eval_size = {self.eval_size}, eval_path = {self.eval_path!r}: evaluation prompts come from one of them; remove one (evaluate.max_prompts limits how many are used)"
+            yield f"eval_size = {self.eval_size}, eval_path = {self.eval_path!r}: evaluation prompts come from only one of them; remove the other (evaluate.max_prompts limits how many are used)"
 
     @property
     def has_evaluation(self) -> bool:
@@ -41,10 +41,10 @@ class FileData(Section):
 
 
 class JsonlData(FileData):
-    """One JSON object a line."""
+    """A JSON-lines file: one object per line."""
 
     kind: Literal["jsonl"]
-    """A file of JSON lines."""
+    """A JSON-lines file."""
 
 
 class ParquetData(FileData):
@@ -55,16 +55,16 @@ class ParquetData(FileData):
 
 
 class GeneratedData(Section):
-    """Prompts made by a program: training and evaluation prompts are disjoint."""
+    """Generated prompts; training and evaluation prompts are disjoint."""
 
     kind: Literal["reasoning_gym", "builtin"]
-    """Who makes the prompts."""
+    """Source of the prompts."""
     params: dict[str, TomlValue] = Field(default_factory=dict)
     """Arguments of the generator."""
     size: int = Field(1000, ge=1)
-    """Training prompts; fewer when the generator has fewer distinct ones."""
+    """Number of training prompts; fewer if the generator has fewer distinct ones."""
     eval_size: int = Field(0, ge=0)
-    """Evaluation prompts."""
+    """Number of evaluation prompts."""
     seed: int = Field(0, ge=0)
     """Seed of the generator; run.seed decides the order."""
 
@@ -75,10 +75,10 @@ class GeneratedData(Section):
 
 
 class ReasoningGymData(GeneratedData):
-    """A reasoning-gym data set (needs the extra ``tasks``)."""
+    """A data set of the reasoning-gym package (needs the extra ``tasks``)."""
 
     kind: Literal["reasoning_gym"]
-    """Procedural tasks of the reasoning-gym package."""
+    """A data set of the reasoning-gym package."""
     dataset: str
     """Name of the data set, such as "products"."""
 
@@ -87,7 +87,7 @@ class BuiltinData(GeneratedData):
     """A task that zerogap ships."""
 
     kind: Literal["builtin"]
-    """Tasks that need no download."""
+    """A task that needs no download."""
     name: str
     """Name of the task, such as "multiplication"."""
 

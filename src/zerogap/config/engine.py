@@ -1,4 +1,4 @@
-"""[engine]: who samples, and with how much memory."""
+"""[engine]: the inference engine and its limits."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -9,25 +9,25 @@ from zerogap.config.section import Section
 
 
 class EngineConfig(Section):
-    """Apart from backend and dtype, limits: none of them changes a token or a log-prob."""
+    """Limits of the engine. Only backend and dtype can change a token or a log-prob."""
 
     backend: Literal["zerogap", "transformers"] = "zerogap"
-    """zerogap: the engine that shares the trainer's model; transformers: its generate, with a copy of the weights."""
+    """zerogap: the built-in engine, which shares the trainer's weights; transformers: ``generate`` on a copy of the weights."""
     dtype: Literal["fp32", "bf16"] | None = None
-    """Precision of sampling; none: model.dtype. Another one than the trainer's needs a copy of the weights."""
+    """Precision of sampling; none: model.dtype. A different precision needs a copy of the weights."""
 
     kv_cache_gib: float = Field(1.0, gt=0)
-    """Memory for keys and values, in GiB."""
+    """Memory of the KV cache, in GiB."""
     kv_cache_tokens: int | None = Field(None, ge=1)
-    """The same limit in tokens, rounded up to whole pages; when given, it decides instead of kv_cache_gib."""
+    """Size of the KV cache in tokens, rounded up to whole pages; overrides kv_cache_gib."""
     max_running: int = Field(64, ge=1)
-    """Most sequences in one forward pass."""
+    """At most this many sequences in one forward pass."""
     max_scheduled_tokens: int = Field(1024, ge=1)
-    """Most token rows in one forward pass, prompts' and completions' together; longer prompts are prefilled in chunks."""
+    """At most this many token rows in one forward pass, prefill and decode together; longer prompts are prefilled in chunks."""
     prefix_cache: bool = True
-    """Keep the keys and values of finished requests for prompts that begin alike."""
+    """Reuse keys and values of earlier requests for prompts with the same prefix."""
 
     def problems(self) -> Iterator[str]:
-        """A budget that cannot serve every running sequence."""
+        """A token budget below the number of running sequences."""
         if self.max_scheduled_tokens < self.max_running:
-            yield f"max_scheduled_tokens = {self.max_scheduled_tokens}: each of max_running = {self.max_running} sequences decodes one row a step; set max_scheduled_tokens to at least that, or max_running lower"
+            yield f"max_scheduled_tokens = {self.max_scheduled_tokens}: max_running = {self.max_running} sequences decode one row each per step; set max_scheduled_tokens to at least max_running"

@@ -1,4 +1,4 @@
-"""Every environment variable zerogap reads, and the only module that reads any.
+"""The environment variables of zerogap. No other module reads any.
 
 ========================  ==========================================================================
 ``ZEROGAP_CACHE``         folder for compiled kernels and converted models; ``~/.cache/zerogap``
@@ -6,7 +6,7 @@
 ``ZEROGAP_THREADS``       CPU threads of the tensor kernels, 1 or more; default: torch's choice
 ========================  ==========================================================================
 
-Nothing else is read here; libraries read their own (``HF_HOME``, ``HF_HUB_OFFLINE``, ``OMP_NUM_THREADS``, ``CXX``).
+Libraries read their own (``HF_HOME``, ``HF_HUB_OFFLINE``, ``OMP_NUM_THREADS``, ``CXX``).
 One variable is set: ``GOMP_SPINCOUNT``, by ``let_torch_threads_sleep``.
 """
 
@@ -31,21 +31,21 @@ class Environment:
     """Absolute; may not exist yet."""
     kernels: KernelChoice
     threads: int | None
-    """None leaves torch's own number."""
+    """None: torch's default."""
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     """The checked variables of this process, or of ``variables``.
 
     Raises:
-        ConfigError: a bad value, or a ``ZEROGAP_`` variable that does not exist.
+        ConfigError: a bad value, or an unknown ``ZEROGAP_`` variable.
     """
     given = os.environ if variables is None else variables
     problems = [_unknown(name) for name in sorted(given) if _is_unknown(name)]
     kernels = given.get("ZEROGAP_KERNELS", "auto")
     if kernels not in get_args(KernelChoice):
         problems.append(
-            f"ZEROGAP_KERNELS = {kernels!r}: there are no such kernels; set auto, native or torch"
+            f"ZEROGAP_KERNELS = {kernels!r}: unknown kernels; set auto, native or torch"
         )
     threads = given.get("ZEROGAP_THREADS")
     if threads is not None and not (threads.isascii() and threads.isdigit() and int(threads) > 0):
@@ -79,5 +79,5 @@ def _is_unknown(name: str) -> bool:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, _NAMES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the variables are {', '.join(_NAMES)}"
-    return f"{name}: no such variable, so it would have no effect; {hint}"
+    hint = f"did you mean {near[0]}?" if near else f"known variables: {', '.join(_NAMES)}"
+    return f"{name}: unknown variable, so it has no effect; {hint}"

@@ -1,7 +1,7 @@
-"""Recipes and flags to one RunConfig, and back to TOML.
+"""Loads recipes and flags into a RunConfig, and writes it back as TOML.
 
-Order of strength: defaults, then TOML files left to right, then ``--section.key value``. Tables merge key by
-key; lists are replaced; a table whose ``kind`` changes starts afresh, since its keys belonged to the old kind.
+Later layers win: defaults, TOML files left to right, then ``--section.key value``. Tables merge key by key; lists are
+replaced; a table whose ``kind`` changes is replaced too, because its keys belong to the old kind.
 """
 
 import tomllib
@@ -22,18 +22,18 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """A config and where its values came from."""
+    """A config and the sources of its values."""
 
     config: RunConfig
     sources: Mapping[str, str]
-    """Dotted key of each given value -> the file or flag that gave it; keys left at their default are absent."""
+    """Dotted key of each given value -> the file or flag that gave it; defaults are absent."""
 
 
 def load_config(recipes: Sequence[str | Path], overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The run that these recipe files and ``--section.key value`` arguments describe.
 
     Raises:
-        ConfigError: everything wrong with it, in one message.
+        ConfigError: all problems in one message.
     """
     layers = [(str(path), _read(Path(path))) for path in recipes]
     if layers:
@@ -48,7 +48,7 @@ def config_from_toml(text: str) -> RunConfig:
 
 
 def config_to_toml(config: RunConfig) -> str:
-    """Every value, defaults too, as TOML; keys that are none are left out, as TOML has no none."""
+    """Every value as TOML, defaults too. TOML has no none, so keys without a value are left out."""
     return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
 
 
@@ -74,7 +74,7 @@ def _read(path: Path) -> Tree:
         msg = f"recipe {path}: cannot be read: {error.strerror}; give the path of a TOML file"
         raise ConfigError(msg) from error
     except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError
-        msg = f"recipe {path}: not TOML: {error}; correct that place (strings need quotes)"
+        msg = f"recipe {path}: not TOML: {error}; correct it there (strings need quotes)"
         raise ConfigError(msg) from error
 
 
@@ -87,7 +87,7 @@ def _override_layers(arguments: Sequence[str]) -> Iterator[tuple[str, Tree]]:
         for name in parents:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                msg = f"--{key}: an earlier flag gave {name} a value, so it is no table; keep one of them"
+                msg = f"--{key}: an earlier flag set {name} to a value, so it has no keys; keep one of the two flags"
                 raise ConfigError(msg)
         table[leaf] = _parse_value(text)
     if tree:
@@ -100,18 +100,18 @@ def _override_pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         flag = remaining.pop(0)
         key, equals, text = flag.removeprefix("--").partition("=")
         if not flag.startswith("--") or not all(key.split(".")):
-            msg = f"{flag!r}: not a recipe file and not a flag; write --section.key value"
+            msg = f"{flag!r}: neither a recipe file nor a flag; write --section.key value"
             raise ConfigError(msg)
         if not equals:
             if not remaining:
-                msg = f"{flag}: has no value; write {flag} VALUE"
+                msg = f"{flag} has no value; write {flag} VALUE"
                 raise ConfigError(msg)
             text = remaining.pop(0)
         yield key, text
 
 
 def _parse_value(text: str) -> object:
-    """A TOML value; what is none, such as a bare word or path, is a string."""
+    """A TOML value; anything else, such as a bare word or a path, is a string."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

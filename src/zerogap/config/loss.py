@@ -1,6 +1,6 @@
 """[loss]: the objective. A union on ``kind``; each kind has only its own fields.
 
-docs/algorithms.md has a row for each: formula, paper, when to use it, what it costs.
+docs/algorithms.md describes each: formula, paper, when to use it, and its cost.
 """
 
 from collections.abc import Iterator
@@ -12,37 +12,37 @@ from zerogap.config.section import Section
 
 
 class KLConfig(Section):
-    """[loss.kl]: pull towards the policy the run started from."""
+    """[loss.kl]: a penalty on the KL to the initial policy."""
 
     kind: Literal["none", "k1", "k2", "k3"] = "none"
-    """Estimator a token (http://joschu.net/blog/kl-approx.html); none keeps no reference model in memory."""
+    """Estimator per token (http://joschu.net/blog/kl-approx.html); with none, no reference model is loaded."""
     coefficient: float = Field(0.0, ge=0)
     """Weight of the estimate."""
     place: Literal["loss", "reward"] = "loss"
-    """loss: its mean is added to the loss, with gradient; reward: each token's estimate is taken off its reward, without."""
+    """loss: add the mean to the loss, with gradient; reward: subtract each token's estimate from its reward, without gradient."""
 
     def problems(self) -> Iterator[str]:
         """A coefficient without a kind, or the reverse."""
         if (self.kind == "none") != (self.coefficient == 0):
-            yield f"kind = {self.kind!r}, coefficient = {self.coefficient}: one switches the penalty on and the other off; set both, or neither"
+            yield f"kind = {self.kind!r}, coefficient = {self.coefficient}: a penalty needs both; set both, or neither"
 
 
 class Objective(Section):
-    """What every kind of loss says about itself."""
+    """Properties of a kind of loss."""
 
     @property
     def trains_on_completions(self) -> bool:
-        """Whether the engine samples what is trained on; otherwise the data set's answers are."""
+        """Whether it trains on sampled completions; otherwise on the data set's answers."""
         return True
 
     @property
     def compares_answers(self) -> bool:
-        """Whether each prompt needs a worse answer beside its reference answer."""
+        """Whether each prompt needs a rejected answer beside its reference answer."""
         return False
 
     @property
     def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
+        """Whether the advantage of a completion depends on others of the same prompt."""
         return False
 
     @property
@@ -52,10 +52,10 @@ class Objective(Section):
 
 
 class PolicyLoss(Objective):
-    """What losses on sampled completions with rewards have in common."""
+    """A loss on sampled completions with rewards."""
 
     kl: KLConfig = KLConfig()
-    """Penalty on leaving the initial policy."""
+    """Penalty on the KL to the initial policy."""
 
     @property
     def needs_reference(self) -> bool:
@@ -66,7 +66,7 @@ class PolicyLoss(Objective):
 class _WithinGroup(Objective):
     @property
     def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
+        """Whether the advantage of a completion depends on others of the same prompt."""
         return True
 
 
@@ -76,7 +76,7 @@ class _ClippedLoss(PolicyLoss):
     clip_high: float = Field(0.2, ge=0)
     """Policy ratios above 1 + clip_high give no further gradient."""
     dual_clip: float | None = Field(None, gt=1)
-    """Bound on the ratio where the advantage is negative; without it such a token's loss is unbounded."""
+    """Bound on the ratio where the advantage is negative; none: the loss of such a token is unbounded."""
 
 
 class GRPOLossConfig(_WithinGroup, _ClippedLoss):
@@ -86,18 +86,18 @@ class GRPOLossConfig(_WithinGroup, _ClippedLoss):
     """Which objective."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation; false keeps reward minus group mean."""
-    denominator: Literal["token", "record", "group", "rollout", "constant"] = "token"
-    """What the summed token losses are divided by: all trainable tokens of the update; each record's (group's,
-    rollout's) own, then the number of records (groups, rollouts); or the number of records times constant_denominator."""
+    denominator: Literal["token", "sample", "group", "rollout", "constant"] = "token"
+    """What the sum of token losses is divided by. token: all trainable tokens of the update; sample, group, rollout: the
+    tokens of each, then their number; constant: the number of samples times constant_denominator."""
     constant_denominator: int | None = Field(None, ge=1)
-    """Tokens a record counts as, for denominator = "constant"."""
+    """Tokens that each sample counts as, for denominator = "constant"."""
 
     def problems(self) -> Iterator[str]:
         """A constant denominator without the constant, or the reverse."""
         if (self.denominator == "constant") != (self.constant_denominator is not None):
             yield (
-                f"denominator = {self.denominator!r}, constant_denominator = {self.constant_denominator}: the length belongs to denominator = "
-                '"constant", and that one needs it; set both (rollout.sampling.max_new_tokens is the usual length), or neither'
+                f"denominator = {self.denominator!r}, constant_denominator = {self.constant_denominator}: only denominator = "
+                '"constant" uses a length, and it needs one; set both (rollout.sampling.max_new_tokens is the usual length), or neither'
             )
 
 
@@ -107,23 +107,23 @@ class DrGRPOLossConfig(_WithinGroup, _ClippedLoss):
     kind: Literal["dr_grpo"]
     """Which objective."""
     constant_denominator: int = Field(ge=1)
-    """Tokens a record counts as; rollout.sampling.max_new_tokens is the usual length."""
+    """Tokens that each sample counts as; rollout.sampling.max_new_tokens is usual."""
 
 
 class DynamicSamplingConfig(Section):
-    """[loss.dynamic_sampling]: draw further prompts until enough groups have a signal (DAPO, section 3.2)."""
+    """[loss.dynamic_sampling]: sample more prompts until enough groups have a signal (DAPO, section 3.2)."""
 
     max_rounds: int = Field(4, ge=1)
-    """Draws of a step at most; 1 keeps groups without a signal. With fewer groups than wanted after them, the step trains on what there is and says so."""
+    """At most this many rounds per step; 1 keeps groups without a signal. If groups are still missing after the last round, the step trains on those it has and says so."""
 
 
 class OverlongConfig(Section):
-    """[loss.overlong]: soft punishment of completions that near the token limit (DAPO, section 3.4)."""
+    """[loss.overlong]: a soft penalty on completions close to the token limit (DAPO, section 3.4)."""
 
     buffer_tokens: int = Field(ge=1)
-    """Within so many tokens of rollout.sampling.max_new_tokens the penalty rises linearly from 0."""
+    """The penalty rises linearly from 0 over this many tokens below rollout.sampling.max_new_tokens."""
     penalty: float = Field(1.0, gt=0)
-    """Taken off the reward of a completion that reaches the limit."""
+    """Subtracted from the reward of a completion that reaches the limit."""
 
 
 class DAPOLossConfig(_WithinGroup, _ClippedLoss):
@@ -134,33 +134,33 @@ class DAPOLossConfig(_WithinGroup, _ClippedLoss):
     clip_high: float = Field(0.28, ge=0)
     """Policy ratios above 1 + clip_high give no further gradient."""
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
-    """Draw again instead of training on groups whose rewards are all equal."""
+    """Replaces groups whose rewards are all equal."""
     overlong: OverlongConfig | None = None
-    """Punish completions near the limit; none: only what the reward function does."""
+    """Penalty on completions near the token limit; none: no penalty."""
 
 
 class GSPOLossConfig(_WithinGroup, PolicyLoss):
-    """One ratio a record, the geometric mean of its tokens' (https://arxiv.org/abs/2507.18071)."""
+    """One ratio per sample, the geometric mean of its tokens' ratios (https://arxiv.org/abs/2507.18071)."""
 
     kind: Literal["gspo"]
     """Which objective."""
     clip_low: float = Field(3e-4, ge=0, lt=1)
-    """Record ratios below 1 - clip_low give no further gradient."""
+    """Sample ratios below 1 - clip_low give no further gradient."""
     clip_high: float = Field(4e-4, ge=0)
-    """Record ratios above 1 + clip_high give no further gradient."""
+    """Sample ratios above 1 + clip_high give no further gradient."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
 
 
 class CISPOLossConfig(_WithinGroup, PolicyLoss):
-    """A clipped, detached policy ratio as weight of the log-prob (https://arxiv.org/abs/2506.13585)."""
+    """The log-prob, weighted by a clipped and detached policy ratio (https://arxiv.org/abs/2506.13585)."""
 
     kind: Literal["cispo"]
     """Which objective."""
     ratio_low: float = Field(0.0, ge=0, lt=1)
     """Smallest weight; 0 is no bound."""
     ratio_high: float = Field(5.0, gt=1)
-    """Largest weight. A token beyond it keeps its gradient, with this weight."""
+    """Largest weight. A token beyond it keeps a gradient with this weight."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
 
@@ -173,16 +173,16 @@ class RLOOLossConfig(_WithinGroup, PolicyLoss):
 
 
 class ReinforcePlusPlusLossConfig(_ClippedLoss):
-    """Returns normalised over the whole train batch instead of a group (https://arxiv.org/abs/2501.03262)."""
+    """Returns normalised over the whole train batch instead of the group (https://arxiv.org/abs/2501.03262)."""
 
     kind: Literal["reinforce_pp"]
     """Which objective."""
     baseline: bool = False
-    """Take the group's mean off the reward first ("REINFORCE++-baseline")."""
+    """Subtract the group's mean from the reward first ("REINFORCE++-baseline")."""
 
     @property
     def compares_within_group(self) -> bool:
-        """Whether the advantage of a completion needs others of the same prompt."""
+        """Whether the advantage of a completion depends on others of the same prompt."""
         return self.baseline
 
 
@@ -192,9 +192,9 @@ class CriticConfig(Section):
     learning_rate: float = Field(1e-5, gt=0)
     """Constant after train.warmup_steps."""
     value_clip: float = Field(0.2, ge=0)
-    """Values may move this far from those at the start of the step before their gradient stops; 0: no limit."""
+    """How far a value may move from the start of the step before its gradient stops; 0: no limit."""
     warmup_steps: int = Field(0, ge=0)
-    """First steps that train the critic alone."""
+    """Number of first steps that train only the critic."""
 
 
 class PPOLossConfig(_ClippedLoss):
@@ -203,61 +203,61 @@ class PPOLossConfig(_ClippedLoss):
     kind: Literal["ppo"]
     """Which objective."""
     discount: float = Field(1.0, gt=0, le=1)
-    """Of later rewards, per trainable token (gamma)."""
+    """Discount per trainable token (gamma)."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
-    """Weight of longer advantage estimates (lambda)."""
+    """Weight of longer advantage estimates (lambda); 1 uses the rewards alone."""
     normalize_advantages: bool = True
-    """Mean 0 and standard deviation 1 over the trainable tokens of the train batch."""
+    """Normalise to mean 0 and standard deviation 1 over the trainable tokens of the train batch."""
     critic: CriticConfig = CriticConfig()
-    """The model of values."""
+    """The value model."""
 
 
 class DistillationLossConfig(Objective):
-    """Follow a teacher on the policy's own completions (https://arxiv.org/abs/2306.13649)."""
+    """Distil a teacher on the policy's own completions (https://arxiv.org/abs/2306.13649)."""
 
     kind: Literal["distillation"]
     """Which objective."""
     teacher: str
-    """The teacher's weights, named as in model.path; its tokenizer must be the policy's."""
+    """The teacher's weights, given as in model.path; it must have the policy's tokenizer."""
     estimator: Literal["sampled", "top_k"] = "sampled"
-    """sampled: the reverse KL of the drawn token is its (negative) advantage; top_k: a differentiable KL over the teacher's
-    top_k ids, with the rest of the mass as one more."""
+    """sampled: the negative reverse KL at the sampled token is its advantage; top_k: a differentiable KL over the teacher's
+    top_k ids and one bucket with the remaining mass."""
     top_k: int = Field(32, ge=1)
-    """Ids a token, for estimator = "top_k"."""
+    """Number of ids per token, for estimator = "top_k"."""
     direction: Literal["reverse", "forward"] = "reverse"
     """For estimator = "top_k": KL(policy || teacher), or KL(teacher || policy)."""
 
 
 class SFTLossConfig(Objective):
-    """Cross-entropy on reference answers; nothing is sampled but for evaluation."""
+    """Cross-entropy on reference answers; only evaluation samples."""
 
     kind: Literal["sft"]
     """Which objective."""
 
     @property
     def trains_on_completions(self) -> bool:
-        """Whether the engine samples what is trained on; otherwise the data set's answers are."""
+        """Whether it trains on sampled completions; otherwise on the data set's answers."""
         return False
 
 
 class DPOLossConfig(Objective):
-    """Prefer one answer to another, relative to the initial policy (https://arxiv.org/abs/2305.18290)."""
+    """Prefer the reference answer to a rejected one, relative to the initial policy (https://arxiv.org/abs/2305.18290)."""
 
     kind: Literal["dpo"]
     """Which objective."""
     beta: float = Field(0.1, gt=0)
-    """Strength of the pull towards the initial policy."""
+    """Strength of the penalty on leaving the initial policy."""
     label_smoothing: float = Field(0.0, ge=0, lt=0.5)
-    """Share of preferences taken to be wrong (conservative DPO)."""
+    """Share of preferences that are assumed to be wrong (conservative DPO)."""
 
     @property
     def trains_on_completions(self) -> bool:
-        """Whether the engine samples what is trained on; otherwise the data set's answers are."""
+        """Whether it trains on sampled completions; otherwise on the data set's answers."""
         return False
 
     @property
     def compares_answers(self) -> bool:
-        """Whether each prompt needs a worse answer beside its reference answer."""
+        """Whether each prompt needs a rejected answer beside its reference answer."""
         return True
 
     @property

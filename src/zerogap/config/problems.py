@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in words: pydantic's errors to ``key = value (from where): why; what to do``."""
+"""Turns pydantic's errors into messages: ``key = value (from where): why; what to do``."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from zerogap.errors import ConfigError
 def describe(
     error: ValidationError, tree: Mapping[str, Any], sources: Mapping[str, str]
 ) -> list[str]:
-    """One line a problem, in the order of the sections."""
+    """One line per problem, in the order of the sections."""
     lines: list[str] = []
     for details in error.errors():
         key = _dotted_key(details["loc"], tree)
@@ -23,7 +23,7 @@ def describe(
 
 
 def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of every field of every kind."""
+    """Dotted keys of all fields of all kinds."""
     for name, field in section.model_fields.items():
         sections = list(_sections(field.annotation))
         if not sections:
@@ -41,19 +41,19 @@ def _lines(key: str, details: ErrorDetails, sources: Mapping[str, str]) -> list[
         return [prefix + line for line in str(cause).splitlines()]
     match details["type"]:
         case "extra_forbidden":
-            return [f"{key}{_origin(key, sources)}: no such key; {_suggestion(key)}"]
+            return [f"{key}{_origin(key, sources)}: unknown key; {_suggestion(key)}"]
         case "missing":
-            return [f"{key} is missing: it has no default; set it in the recipe or with --{key}"]
+            return [f"{key} is missing and has no default; set it in the recipe or with --{key}"]
         case "union_tag_not_found":
-            return [f"{key}.kind is missing: it says what {key} is; set one of {_kinds(key)}"]
+            return [f"{key}.kind is missing, and {key} needs a kind; set one of {_kinds(key)}"]
         case "union_tag_invalid":
             kind = f"{key}.kind = {context['tag']!r}{_origin(f'{key}.kind', sources)}"
-            return [f"{kind}: no such kind; set one of {_kinds(key)}"]
+            return [f"{kind}: unknown kind; set one of {_kinds(key)}"]
     return [f"{key} = {details['input']!r}{_origin(key, sources)}: {_reason(details)}"]
 
 
 def _origin(key: str, sources: Mapping[str, str]) -> str:
-    """Who gave this value, its table, or (for a list's element) its list."""
+    """The source of this value, of its table or of its list."""
     for given, source in sources.items():
         if f"{given}.".startswith(f"{key}.") or f"{key}.".startswith(f"{given}."):
             return f" (from {source})"
@@ -62,15 +62,15 @@ def _origin(key: str, sources: Mapping[str, str]) -> str:
 
 def _reason(details: ErrorDetails) -> str:
     if details["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return "this is a table of keys, not a value; set the keys in it"
+        return "this is a table, not a value; set the keys in it"
     must = details["msg"].replace("Input should be", "it must be")
     if details["type"] == "string_type":
-        return f"{must}; write it in quotes, which a flag needs as well: '\"{details['input']}\"'"
+        return f"{must}; write it in quotes, on the command line too: '\"{details['input']}\"'"
     return must
 
 
 def _dotted_key(location: tuple[int | str, ...], tree: object) -> str:
-    """The key as the recipe has it: without the kind that pydantic inserts for a union."""
+    """The key as in the recipe, without the kind that pydantic inserts for a union."""
     names: list[str] = []
     at: Any = tree
     for part in location:
@@ -87,9 +87,9 @@ def _suggestion(key: str) -> str:
     parent, _, leaf = key.rpartition(".")
     beside = tables.get(parent, [])
     if leaf in beside:
-        return f"it belongs to another kind of {parent}; remove it, or set another {parent}.kind"
+        return f"it belongs to another {parent}.kind; remove it, or change the kind"
     near = [f"{parent}.{name}".lstrip(".") for name in difflib.get_close_matches(leaf, beside, n=2)]
-    # The right name in the wrong table.
+    # Perhaps the right name in the wrong table.
     near += [f"{table}.{leaf}".lstrip(".") for table, names in tables.items() if leaf in names]
     if near:
         return f"did you mean {' or '.join(dict.fromkeys(near))}?"
@@ -114,7 +114,7 @@ def _kinds(key: str) -> str:
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:
-    """The sections that a field's type names; none for a plain value."""
+    """The section classes in a field's type; empty for a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -1,4 +1,4 @@
-"""[prompt]: how a question becomes the policy's prompt."""
+"""[prompt]: how a question becomes a prompt."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ _SLOT = "{question}"
 
 
 class PromptConfig(Section):
-    """The question is put into ``template``, then into the model's chat format."""
+    """Inserts the question into ``template``, then applies the chat template."""
 
     system: str | None = None
-    """System message; none leaves it to the model's chat template."""
+    """System message; none: the chat template decides."""
     template: str = _SLOT
-    """User message; ``{question}`` stands for the question, every other character for itself."""
+    """User message; ``{question}`` is replaced by the question. All other characters stay, braces included."""
     chat: bool = True
-    """Render with the model's chat template; false gives the template's text itself to a base model."""
+    """Apply the model's chat template; false sends the text as it is, for base models."""
     chat_arguments: dict[str, TomlValue] = Field(default_factory=dict)
     """Variables for the chat template, such as ``enable_thinking = false`` for Qwen3."""
 
@@ -26,10 +26,10 @@ class PromptConfig(Section):
         return self.template.replace(_SLOT, question)
 
     def problems(self) -> Iterator[str]:
-        """A template without the question; chat settings without a chat."""
+        """A template without the question; chat settings without a chat template."""
         if self.template.count(_SLOT) != 1:
-            yield f"template = {self.template!r}: every prompt would be the same, or repeat its question; write {_SLOT} once, where the question goes"
+            yield f"template = {self.template!r}: the question must appear in it exactly once; write {_SLOT} where the question goes"
         if not self.chat:
             for key in ("system", "chat_arguments"):
                 if given := getattr(self, key):
-                    yield f"{key} = {given!r}: without a chat template nothing uses it; set prompt.chat = true, or write the text into prompt.template"
+                    yield f"{key} = {given!r}: it has no effect without a chat template; set prompt.chat = true, or write the text into prompt.template"

@@ -24,7 +24,7 @@ class LastNumberReward(Section):
 
 
 class RegexReward(Section):
-    """1 if what ``pattern`` captures last in the completion equals the reference answer, else 0."""
+    """1 if the last match of ``pattern`` captures the reference answer, else 0."""
 
     kind: Literal["regex"]
     """Equal captured text."""
@@ -36,10 +36,10 @@ class RegexReward(Section):
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            yield f"pattern = {self.pattern!r}: no regular expression: {error}; correct it (in TOML, quote it with ' so that backslashes stay)"
+            yield f"pattern = {self.pattern!r}: not a regular expression ({error}); correct it (in TOML, quote it with ' to keep backslashes)"
             return
         if groups < 1:
-            yield f"pattern = {self.pattern!r}: the answer is its first group, and it has none; put the answer's part in parentheses"
+            yield f"pattern = {self.pattern!r}: it has no group, and the first group is the answer; put the answer's part in parentheses"
 
 
 class MathVerifyReward(Section):
@@ -48,27 +48,27 @@ class MathVerifyReward(Section):
     kind: Literal["math_verify"]
     """Equal as mathematics."""
     timeout_s: float = Field(10.0, gt=0)
-    """A grading that takes longer is a failed verifier, not a reward of 0."""
+    """Time limit of one grading; beyond it the outcome is a failed verifier, not reward 0."""
 
 
 class TaskReward(Section):
-    """The task's own score between 0 and 1: for data of kind reasoning_gym and builtin."""
+    """The task's own score between 0 and 1, for data.kind = "reasoning_gym" or "builtin"."""
 
     kind: Literal["task"]
-    """The score the task defines."""
+    """The task's own score."""
 
 
 class ImportReward(Section):
-    """A function of yours."""
+    """Your own function."""
 
     kind: Literal["import"]
     """An imported function."""
     function: str = Field(pattern=r"^[\w.]+:\w+$")
-    """``module:function``; importable from the working directory."""
+    """``module:function``, importable from the working directory."""
     params: dict[str, TomlValue] = Field(default_factory=dict)
     """Keyword arguments of the function."""
     timeout_s: float = Field(10.0, gt=0)
-    """A call that takes longer is a failed verifier, not a reward of 0."""
+    """Time limit of one call; beyond it the outcome is a failed verifier, not reward 0."""
 
 
 RewardConfig = Annotated[

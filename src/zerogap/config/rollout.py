@@ -1,4 +1,4 @@
-"""[rollout]: how many completions a step draws, and how."""
+"""[rollout]: how many completions a step samples, and how."""
 
 from collections.abc import Iterator
 
@@ -9,19 +9,19 @@ from zerogap.config.section import Section
 
 
 class RolloutConfig(Section):
-    """A step draws ``prompts_per_step * group_size`` completions."""
+    """A step samples ``prompts_per_step * group_size`` completions."""
 
     prompts_per_step: int = Field(16, ge=1)
-    """Prompts of a step; each becomes one group."""
+    """Prompts per step; each gives one group."""
     group_size: int = Field(8, ge=1)
-    """Completions of a prompt; rewards are compared within them."""
+    """Completions per prompt; rewards are compared within the group."""
     lag: int = Field(0, ge=0)
-    """Sample with weights this many steps older than those that train, as a pipeline of that depth would; needs copies."""
+    """Sample with weights that are this many steps old, as in a pipeline of that depth; needs copies of the weights."""
     sampling: SamplingConfig = SamplingConfig()
-    """How completions are drawn."""
+    """How completions are sampled."""
 
     def problems(self) -> Iterator[str]:
-        """Sampling that gives a group no signal."""
+        """Greedy sampling, which gives groups no signal."""
         sampling = self.sampling
         if sampling.params().is_greedy:
-            yield f"sampling.temperature = {sampling.temperature}: greedy completions of one prompt are all the same, so a group carries no signal; set a temperature above 0, such as 1.0"
+            yield f"sampling.temperature = {sampling.temperature}: greedy completions of a prompt are all equal, so groups have no signal; set a temperature above 0, such as 1.0"

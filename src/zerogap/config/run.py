@@ -1,4 +1,4 @@
-"""The whole recipe: every section, and what must hold between them."""
+"""The whole recipe: all sections, and the checks between them."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -21,39 +21,38 @@ from zerogap.config.train import TrainConfig
 
 
 class RunSection(Section):
-    """[run]: how long, and where it is kept."""
+    """[run]: length, seed, folder and checkpoints of the run."""
 
     dir: str = Field(min_length=1)
-    """The run's folder; a recipe without it gets ``runs/<name of the recipe>``. A folder that holds an
-    unfinished run of the same recipe is resumed."""
+    """The run's folder; default ``runs/<name of the recipe>``. An unfinished run of the same recipe in it is resumed."""
     steps: int = Field(ge=1)
-    """Training steps; each samples, grades and trains once."""
+    """Number of training steps; each samples, grades and trains once."""
     seed: int = Field(0, ge=0)
-    """Fixes random weights, the order of prompts and all sampling."""
+    """Seed of random weights, prompt order and sampling."""
     checkpoint_every: int = Field(10, ge=0)
-    """Save a checkpoint every so many steps, and after the last; 0 only after the last."""
+    """Save a checkpoint every this many steps and after the last; 0: only after the last."""
     keep_checkpoints: int = Field(2, ge=1)
-    """How many of the newest checkpoints stay on disk."""
+    """How many of the newest checkpoints to keep."""
 
 
 class RunConfig(Section):
-    """One run. Frozen: nothing is adjusted after loading, what follows from it is computed where it is used."""
+    """One run. Frozen: nothing is adjusted after loading."""
 
     run: RunSection
-    """How long, and where it is kept."""
+    """Length, seed, folder and checkpoints."""
     numerics: Literal["exact", "fast"] = "exact"
-    """exact: engine and trainer give every token the same log-prob, bit for bit, with the same weights; fast: each side takes
-    the faster products of this machine."""
+    """exact: with the same weights, engine and trainer give every token the same log-prob, bit for bit; fast: each side
+    uses the faster GEMM kernels of this machine."""
     model: ModelSection
-    """Where the policy comes from."""
+    """The policy's weights and tokenizer."""
     data: DataConfig
-    """Where prompts come from."""
+    """Source of the prompts."""
     prompt: PromptConfig = PromptConfig()
     """How a question becomes a prompt."""
     reward: RewardConfig
     """How completions are graded."""
     rollout: RolloutConfig = RolloutConfig()
-    """How many completions, and how they are drawn."""
+    """Number of completions, and how they are sampled."""
     engine: EngineConfig = EngineConfig()
     """Limits of the inference engine."""
     train: TrainConfig = TrainConfig()
@@ -61,35 +60,35 @@ class RunConfig(Section):
     loss: LossConfig = GRPOLossConfig()
     """Objective."""
     corrections: CorrectionsConfig = CorrectionsConfig()
-    """What is done about samples that another policy than the trainer's drew."""
+    """Importance weights and rejection."""
     ledger: LedgerConfig = LedgerConfig()
-    """How much is re-scored to attribute the gap."""
+    """How much is audited to attribute the gap."""
     mismatch: MismatchConfig = MismatchConfig()
-    """A limit for the gap."""
+    """Budget for the gap."""
     watch: WatchConfig = WatchConfig()
-    """When a run is said to collapse."""
+    """Alarms."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """Held-out prompts."""
     obs: ObsConfig = ObsConfig()
-    """Records for people."""
+    """What is recorded for people."""
 
     @property
     def evaluate_sampling(self) -> SamplingConfig:
-        """How evaluation completions are drawn."""
+        """How evaluation completions are sampled."""
         return self.evaluate.sampling or self.rollout.sampling
 
     def problems(self) -> Iterator[str]:
-        """Values that are fine alone and impossible together."""
+        """Values that are valid alone but impossible together."""
         yield from self._group_problems()
         yield from self._length_problems()
         yield from self._policy_problems()
         yield from self._answer_problems()
         if self.train.warmup_steps >= self.run.steps:
-            yield f"train.warmup_steps = {self.train.warmup_steps}: the run has run.steps = {self.run.steps} and would never leave the warm-up; set fewer warm-up steps or more steps"
+            yield f"train.warmup_steps = {self.train.warmup_steps}: the run has only run.steps = {self.run.steps} and would never leave the warm-up; set fewer warm-up steps or more steps"
         if self.evaluate.every and not self.data.has_evaluation:
-            yield f"evaluate.every = {self.evaluate.every}: data has no evaluation prompts; set data.eval_size (or data.eval_path for files), or evaluate.every = 0"
+            yield f"evaluate.every = {self.evaluate.every}: there are no evaluation prompts; set data.eval_size (or data.eval_path for files), or evaluate.every = 0"
         if self.reward.kind == "task" and self.data.kind not in ("reasoning_gym", "builtin"):
-            yield f'reward.kind = "task": data.kind = {self.data.kind!r} brings no score of its own; set a reward that compares answers, such as "exact"'
+            yield f'reward.kind = "task": data.kind = {self.data.kind!r} has no score of its own; set a reward that compares answers, such as "exact"'
         if (
             self.reward.kind not in ("task", "import")
             and getattr(self.data, "answer_field", "") is None
@@ -99,29 +98,29 @@ class RunConfig(Section):
     def _group_problems(self) -> Iterator[str]:
         rollout, updates = self.rollout, self.train.updates_per_step
         if rollout.group_size < 2 and self.loss.compares_within_group:
-            yield f"rollout.group_size = {rollout.group_size}: advantages compare the completions of one prompt, and a single one has nothing to compare with; set 2 or more"
+            yield f"rollout.group_size = {rollout.group_size}: advantages compare completions of the same prompt, which takes at least two; set 2 or more"
         if rollout.prompts_per_step % updates:
             yield f"train.updates_per_step = {updates}: rollout.prompts_per_step = {rollout.prompts_per_step} groups cannot be split evenly; set a divisor of it"
 
     def _policy_problems(self) -> Iterator[str]:
-        """Two sides that cannot agree, and remedies for a difference that cannot be."""
+        """Sides that cannot agree; corrections of a gap that cannot exist."""
         is_exact, engine = self.numerics == "exact", self.engine
         if is_exact and engine.backend != "zerogap":
-            yield f'engine.backend = {engine.backend!r}: another program adds in another order, so numerics = "exact" cannot hold; set numerics = "fast"'
+            yield f'engine.backend = {engine.backend!r}: its kernels add in another order than the trainer, so numerics = "exact" is impossible; set numerics = "fast"'
         if is_exact and engine.dtype not in (None, self.model.dtype):
-            yield f'engine.dtype = {engine.dtype!r}: the trainer computes in model.dtype = {self.model.dtype!r}, so numerics = "exact" cannot hold; set numerics = "fast", or one precision'
+            yield f'engine.dtype = {engine.dtype!r}: the trainer computes in model.dtype = {self.model.dtype!r}, so numerics = "exact" is impossible; set numerics = "fast", or one precision'
         if self.train.old_log_probs == "rollout" and self.corrections.needs_old_log_probs:
-            yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare old_log_probs with those of the engine, which are the same then; remove one of the two (corrections.off_policy_kl may stay)'
+            yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare old_log_probs with those of the engine, and this makes them the same; remove one of the two (corrections.off_policy_kl may stay)'
         if not self.loss.trains_on_completions:
             kind = f"loss.kind = {self.loss.kind!r} trains on the data set's answers"
             if self.corrections != CorrectionsConfig():
-                yield f"corrections: {kind}, which no engine has drawn, so there is nothing to correct; remove the table"
+                yield f"corrections: {kind}, which no engine sampled, so there is nothing to correct; remove the table"
             if self.train.old_log_probs == "rollout":
                 yield f'train.old_log_probs = "rollout": {kind}, which have no rollout log-probs; remove the key'
             if self.rollout.lag:
                 yield f"rollout.lag = {self.rollout.lag}: {kind}, so no samples can be old; remove the key"
             if self.mismatch.budget is not None:
-                yield f"mismatch.budget = {self.mismatch.budget}: {kind}, which no engine has drawn, so there is no gap to limit; remove the key"
+                yield f"mismatch.budget = {self.mismatch.budget}: {kind}, which no engine sampled, so there is no gap to limit; remove the key"
 
     def _answer_problems(self) -> Iterator[str]:
         """Losses that train on answers, and data without them."""
@@ -144,8 +143,8 @@ class RunConfig(Section):
             lengths["evaluate.sampling.max_new_tokens"] = self.evaluate.sampling.max_new_tokens
         overlong = getattr(self.loss, "overlong", None)
         if overlong is not None and overlong.buffer_tokens > self.rollout.sampling.max_new_tokens:
-            yield f"loss.overlong.buffer_tokens = {overlong.buffer_tokens}: it is part of rollout.sampling.max_new_tokens = {self.rollout.sampling.max_new_tokens}; set fewer"
+            yield f"loss.overlong.buffer_tokens = {overlong.buffer_tokens}: it must be below rollout.sampling.max_new_tokens = {self.rollout.sampling.max_new_tokens}; set fewer"
         for key, limit in limits.items():
             for length_key, length in lengths.items():
                 if limit is not None and length >= limit:
-                    yield f"{length_key} = {length}: with a prompt it does not fit {key} = {limit}; set fewer new tokens or a higher limit"
+                    yield f"{length_key} = {length}: together with a prompt this exceeds {key} = {limit}; set fewer new tokens or a higher limit"

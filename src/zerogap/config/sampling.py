@@ -1,4 +1,4 @@
-"""Sampling parameters as a recipe gives them."""
+"""Sampling parameters of a recipe."""
 
 from collections.abc import Iterator
 
@@ -8,29 +8,29 @@ from zerogap.types import SamplingParams
 
 
 class SamplingConfig(Section):
-    """What to draw and when to stop; the allowed values are those of ``types.SamplingParams``."""
+    """How to sample and when to stop; the allowed values are those of ``types.SamplingParams``."""
 
     max_new_tokens: int = 256
-    """Most tokens of a completion."""
+    """Maximum length of a completion, in tokens."""
     temperature: float = 1.0
-    """Logits are divided by it; 0 takes the most likely token."""
+    """Logits are divided by it; 0: greedy."""
     top_k: int = -1
     """Keep the k most likely tokens; -1 keeps all."""
     top_p: float = 1.0
-    """Keep the smallest set of tokens whose mass reaches this; 1 keeps all."""
+    """Keep the smallest set of tokens whose total probability reaches this; 1 keeps all."""
     min_p: float = 0.0
-    """Keep tokens with at least this share of the most likely token's probability; 0 keeps all."""
+    """Keep tokens with at least this fraction of the top probability; 0 keeps all."""
     stop: Strings = ()
-    """Strings that end a completion, besides the model's own end tokens."""
+    """Strings that end a completion, in addition to the model's end tokens."""
     stop_token_ids: Integers = ()
-    """Token ids that end a completion, besides the model's own."""
+    """Token ids that end a completion, in addition to the model's end tokens."""
 
     def params(self, *, n: int = 1, seed: int | None = None) -> SamplingParams:
         """These values for a request of ``n`` completions."""
         return SamplingParams(**self.model_dump(), n=n, sampling_seed=seed)
 
     def greedy(self) -> "SamplingConfig":
-        """The same limits at temperature 0, without truncation."""
+        """The same limits and stops, at temperature 0 without truncation."""
         return SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=0.0,
@@ -39,9 +39,9 @@ class SamplingConfig(Section):
         )
 
     def problems(self) -> Iterator[str]:
-        """Whatever the engine would refuse; and completions without tokens."""
+        """Values that the engine would refuse; completions without tokens."""
         if self.max_new_tokens < 1:
-            yield f"max_new_tokens = {self.max_new_tokens}: a completion has at least one token; set 1 or more"
+            yield f"max_new_tokens = {self.max_new_tokens}: a completion needs at least one token; set 1 or more"
             return
         try:
             self.params()

@@ -8,17 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from zerogap.errors import ConfigError
 
 TomlValue = bool | int | float | str | list[Any]
-"""What a free-form parameter may hold; no tables."""
+"""Values of a free-form parameter; no tables."""
 
-# TOML and JSON know lists only, and strict mode would refuse them for a tuple.
+# TOML and JSON have only lists, and strict mode would refuse them for a tuple.
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 
 
 class Section(BaseModel):
-    """A frozen table of a recipe: unknown keys and values of another type are errors.
+    """A frozen table of a recipe: unknown keys and wrong types are errors.
 
-    Field docstrings are the documentation that users read; they name units and special values.
+    Users read the field docstrings; they name units and special values.
     """
 
     model_config = ConfigDict(

@@ -1,4 +1,4 @@
-"""[train]: the optimizer and how a step's samples are cut into micro-batches."""
+"""[train]: the optimizer, and how samples are split into micro-batches."""
 
 from typing import Annotated, Literal
 
@@ -10,32 +10,32 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainConfig(Section):
-    """AdamW on all weights that train. How samples are packed and split changes speed and memory, never the gradient."""
+    """AdamW on all weights that train. Packing and micro-batches change speed and memory, never the gradient."""
 
     learning_rate: float = Field(1e-6, ge=0)
-    """Peak learning rate; 0 leaves the weights as they are."""
+    """Peak learning rate; 0 does not change the weights."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after the warm-up; linear and cosine fall towards 0, which the step after the last would have."""
+    """Learning rate after the warm-up; linear and cosine would reach 0 one step after the last."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises linearly from 0."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decoupled decay of matrices; norms and biases have none."""
+    """Decoupled weight decay of matrices; norms and biases do not decay."""
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.999)
-    """AdamW's averaging of the gradient and of its square."""
+    """AdamW's decay rates for the mean of the gradient and of its square."""
     eps: float = Field(1e-8, gt=0)
-    """AdamW's floor under the root of the second moment."""
+    """AdamW's epsilon, added to the root of the second moment."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients of larger norm are scaled down to it."""
+    """Clip the gradient norm to this."""
     updates_per_step: int = Field(1, ge=1)
-    """Optimizer updates from one step's samples; their prompts are split evenly."""
+    """Optimizer updates per step; the step's prompts are split evenly among them."""
     old_log_probs: Literal["trainer", "rollout"] = "trainer"
-    """What the policy ratio is taken against: the trainer's log-probs at the start of the step, or the engine's ("bypass")."""
+    """Denominator of the policy ratio: the trainer's log-probs at the start of the step, or the engine's ("bypass")."""
     audit_share: float = Field(0.05, gt=0, le=1)
-    """With exact numerics, updates after a step's first take the engine's log-probs as the old ones. This share of their
-    groups (one at least) is scored by the trainer too; a single difference, and all are. 1 scores all."""
+    """With exact numerics, later updates of a step use the engine's log-probs as old log-probs. The trainer checks this
+    share of their groups, at least one; after any difference it scores all. 1 checks all."""
     micro_batch_tokens: int = Field(1024, ge=1)
-    """Most token rows in one forward and backward pass; a longer sample gets one of its own."""
+    """At most this many token rows in one forward and backward pass; a longer sample gets a pass of its own."""
     recompute: bool = False
-    """Compute each layer's activations again in the backward pass: less memory, about a third more time."""
+    """Activation checkpointing: recompute activations in the backward pass; less memory, about a third more time."""
     share_prompts: bool = True
-    """Compute what samples of a group have in common (the prompt, earlier turns) once a micro-batch instead of once a sample."""
+    """Compute shared prefixes of a group (prompt, earlier turns) once per micro-batch instead of once per sample."""

@@ -1,7 +1,6 @@
-"""What a completion answers, read from its text, and how close it comes. Pure functions of strings.
+"""Extracts answers from completions and scores them. Pure functions of strings.
 
-Scores are in [0, 1]; 1 means right. A score looks at what the text says and never raises for what a
-policy may have written.
+Scores are in [0, 1]; 1 means correct. A score never raises, whatever the policy wrote.
 """
 
 import re
@@ -17,18 +16,18 @@ _NUMBER = re.compile(
 _WORD = re.compile(r"[^\W\d_]+")
 
 PRINTABLE_CREDIT = 0.05
-"""Credit for a character that could be typed, where a certain letter was wanted."""
+"""Credit for a printable character in place of the correct letter."""
 LETTER_CREDIT = 0.15
-"""Credit for a lower-case letter that is not among the task's."""
+"""Credit for a lower-case letter that the task does not use."""
 ALPHABET_CREDIT = 0.25
-"""Credit for one of the task's letters, but the wrong one.
+"""Credit for a wrong letter that the task uses.
 
-The ladder makes a policy that starts as noise over 259 bytes find first the range, then the letter;
-low enough that the right letter always pays more than all of it."""
+These three steps lead a policy that starts as noise over 259 bytes first to the range, then to the letter. The correct
+letter always pays more than all of them."""
 
 
 def last_number(text: str) -> Decimal | None:
-    """The last number in the text; thousands may be separated by commas.
+    """The last number in the text; commas may separate thousands.
 
     Example:
         ``last_number("3 * 400 = 1,200.") == Decimal(1200)``
@@ -42,18 +41,18 @@ def last_word(text: str) -> str:
 
 
 def sequence_credit(given: str, wanted: str) -> float:
-    """Twice the longest common subsequence over both lengths together: 1 if equal, 0 if nothing fits."""
+    """Twice the longest common subsequence over the sum of the lengths: 1 if equal, 0 if nothing matches."""
     if not given or not wanted:
         return float(given == wanted)
     return 2 * _common_subsequence(given, wanted) / (len(given) + len(wanted))
 
 
 def character_credit(given: str, wanted: str, *, alphabet: Iterable[str]) -> float:
-    """Mean credit of the characters, place by place, over the longer of the two texts.
+    """Mean credit of the characters by position, over the length of the longer text.
 
     Args:
         given: what the policy wrote.
-        wanted: the only text of score 1.
+        wanted: the only text with score 1.
         alphabet: the letters that the task uses.
     """
     letters = frozenset(alphabet)

@@ -1,4 +1,4 @@
-"""Questions of a built-in task: a fixed list for training and one for evaluation, without a common key."""
+"""Questions of a built-in task: fixed lists for training and evaluation, without a common key."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -14,36 +14,36 @@ from zerogap.errors import DataError
 Split = Literal["train", "eval"]
 
 _HELD_OUT_ONE_IN = 5
-"""One key in five is for evaluation, decided by the key alone: no seed or size moves a question across."""
+"""One key in five is for evaluation. The key alone decides, so no seed or size moves a question to the other list."""
 
 _PATIENCE = 3000
-"""Draws without a new question after which there is none. A question that is missing although a
-thousand are as likely escapes so many draws with probability exp(-3)."""
+"""Stop after this many draws without a new question. Among a thousand equally likely questions, a given one is missed
+with probability exp(-3)."""
 
 
 def build_task(name: str, params: Mapping[str, object]) -> Task:
-    """The task of that name with the difficulty in ``params``.
+    """The task with this name and the difficulty in ``params``.
 
     Raises:
         DataError: unknown task or parameter, or a value out of range.
     """
     if name not in TASKS:
-        msg = f"data.name = {name!r}: no such task; choose one of {', '.join(TASKS)}"
+        msg = f"data.name = {name!r}: unknown task; choose one of {', '.join(TASKS)}"
         raise DataError(msg)
     made_by: Any = TASKS[name]
     fields: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(made_by)}
     for key, value in params.items():
         if key not in fields or type(value) is not fields[key]:
             allowed = ", ".join(f"{k} ({t.__name__})" for k, t in fields.items())
-            msg = f"data.params.{key} = {value!r}: {name} has no such parameter or another type; allowed: {allowed}"
+            msg = f"data.params.{key} = {value!r}: {name} has no such parameter, or not of this type; allowed: {allowed}"
             raise DataError(msg)
     return made_by(**params)
 
 
 def task_items(task: Task, *, name: str, split: Split, size: int, seed: int) -> list[PromptItem]:
-    """Up to ``size`` different questions; fewer only if the task has no more in this split.
+    """Up to ``size`` distinct questions; fewer only if the split has no more.
 
-    A larger size only adds to the list, and the same seed gives the same list on any machine.
+    A larger size only extends the list. The same seed gives the same list on any machine.
     """
     drawn = islice(_distinct(task, split, Random(f"{name}/{split}/{seed}")), size)
     return [
@@ -51,7 +51,7 @@ def task_items(task: Task, *, name: str, split: Split, size: int, seed: int) -> 
             item_id=f"{name}-{split}-{k}",
             question=d.question,
             answer=d.answer,
-            # From a stream of its own: the questions are those of a task without mistakes.
+            # A separate random stream, so that mistakes do not change the questions.
             rejected=task.mistake(d.answer, Random(f"{name}/{split}/{seed}/{d.question}")),
             metadata={"key": d.key},
         )

@@ -1,8 +1,7 @@
 """A tokenizer of the 256 bytes, for tiny models trained from scratch.
 
-Id b < 256 is the byte b, so every string has ids and every string of ids has bytes. Built with the
-``tokenizers`` library as byte-level BPE without merges: saved as Hugging Face files, an exported tiny
-model loads in transformers like any other.
+Id b < 256 is the byte b, so any text encodes and any ids decode. It is byte-level BPE without merges, built with the
+``tokenizers`` library and saved as Hugging Face files, so an exported tiny model loads in transformers.
 """
 
 from zerogap.data.tokenizer import Tokenizer
@@ -12,13 +11,13 @@ EOS_TOKEN_ID = 257
 PAD_TOKEN_ID = 258
 BYTE_VOCAB_SIZE = 259
 
-# Transformers gives a Qwen2 folder its Qwen2Tokenizer, which adds this token if it is missing and
-# would so grow the vocabulary past the model's head: the padding token carries the name.
+# transformers loads a Qwen2 folder with Qwen2Tokenizer, which adds this token if it is missing. That would grow the
+# vocabulary past the model's head, so the padding token has this name.
 _SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|endoftext|>")
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A fresh tokenizer of 259 ids: the bytes, then bos, eos and pad. Prompts start with one bos."""
+    """A new tokenizer of 259 ids: the bytes, then bos, eos and pad. Prompts start with one bos."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -47,7 +46,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def _printable_bytes() -> dict[int, str]:
-    """GPT-2's table from byte to a printable character, which byte-level BPE works on."""
+    """GPT-2's table from bytes to printable characters, which byte-level BPE uses."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {b: chr(b) for b in printable}
     others = (b for b in range(256) if b not in table)

@@ -1,4 +1,4 @@
-"""From the [data] section to prompts for training and for evaluation."""
+"""Builds training and evaluation prompts from the [data] section."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from zerogap.errors import DataError
 class PromptSets:
     """The prompts of a run.
 
-    Training and evaluation prompts have no question in common, unless two files of the user's do.
+    Training and evaluation prompts have no question in common, unless the user's two files do.
     """
 
     train: Sequence[PromptItem]
     evaluation: Sequence[PromptItem]
     score: TaskScore | None = None
-    """The data set's own score; None for files."""
+    """The data set's score function; None for files."""
     shuffle: bool = True
-    """Whether each epoch has an order of its own."""
+    """Whether each epoch has a new order."""
 
 
 def build_prompt_sets(config: DataConfig) -> PromptSets:
-    """Load or make the prompts that the section describes.
+    """Load or generate the prompts of the section.
 
     Raises:
         DataError: a missing or malformed file, an unknown data set, or too few questions to hold out.
@@ -56,7 +56,7 @@ def _builtin(config: BuiltinData) -> PromptSets:
         msg = f"data.eval_size = {config.eval_size}: {config.name} with params {dict(config.params)} holds out only {len(held_out)} questions; set eval_size = {len(held_out)}, or widen data.params"
         raise DataError(msg)
     if not train:
-        msg = f"data.params = {dict(config.params)}: {config.name} has no training question with them; widen data.params"
+        msg = f"data.params = {dict(config.params)}: {config.name} has no training questions with them; widen data.params"
         raise DataError(msg)
 
     def score(completion: str, item: PromptItem) -> float:
@@ -76,7 +76,7 @@ def _files(config: FileData) -> PromptSets:
             train=train, evaluation=load(Path(config.eval_path), fields), shuffle=config.shuffle
         )
     if config.eval_size >= len(train):
-        msg = f"data.eval_size = {config.eval_size}: {config.path} has {len(train)} prompts, which leaves none to train on; set a smaller eval_size"
+        msg = f"data.eval_size = {config.eval_size}: {config.path} has only {len(train)} prompts, so none is left to train on; set a smaller eval_size"
         raise DataError(msg)
     cut = len(train) - config.eval_size
     return PromptSets(train=train[:cut], evaluation=train[cut:], shuffle=config.shuffle)

@@ -1,4 +1,4 @@
-"""From a question to the ids that the policy sees. One path for training, evaluation and generation."""
+"""Encodes questions as prompt ids, in the same way for training, evaluation and generation."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,17 +11,17 @@ _NUM_SHOWN = 5
 
 
 class PromptEncoder:
-    """Turns prompt items into ids: template, then chat template (unless off), then the tokenizer."""
+    """Encodes prompt items: template, then chat template (if on), then tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, config: PromptConfig) -> None:
         self._tokenizer = tokenizer
         self._config = config
 
     def __call__(self, item: PromptItem) -> list[int]:
-        """Ids of the prompt, with exactly one leading BOS where the model wants one.
+        """Ids of the prompt, with exactly one leading BOS if the model wants one.
 
         Raises:
-            DataError: the item does not fit the model's tokenizer or the prompt settings.
+            DataError: the item does not fit the tokenizer or the prompt settings.
         """
         if item.prompt_ids is not None:
             self._tokenizer.check_prompt_ids(item.prompt_ids)
@@ -39,7 +39,7 @@ class PromptEncoder:
             return [*system, {"role": "user", "content": self._config.render(item.question or "")}]
         for key, is_clash in self._clashes(item.messages).items():
             if is_clash:
-                msg = f"prompt {item.item_id} is a list of messages, to which {key} cannot apply; remove that setting, or give the question as text"
+                msg = f"prompt {item.item_id} is a list of messages, and {key} works only with text; remove that setting, or give the question as text"
                 raise DataError(msg)
         return [*system, *item.messages]
 
@@ -48,7 +48,7 @@ class PromptEncoder:
         return {
             "prompt.chat = false": not self._config.chat,
             "prompt.template": self._config.template != type(self._config)().template,
-            "prompt.system, beside a system message of its own,": bool(self._config.system)
+            "prompt.system, next to a system message of its own,": bool(self._config.system)
             and has_system,
         }
 
@@ -56,15 +56,15 @@ class PromptEncoder:
 def check_prompt_lengths(
     items: Iterable[PromptItem], encode: PromptEncoder, *, max_prompt_tokens: int
 ) -> int:
-    """Encode every prompt once before a run starts, so that no step fails on one. Gives the longest length.
+    """Encode every prompt before a run starts, so that no step fails on one. Returns the longest length.
 
     Args:
         items: all prompts of the run.
         encode: as the run will encode them.
-        max_prompt_tokens: what fits beside the completion; context length less ``max_new_tokens``.
+        max_prompt_tokens: context length minus ``max_new_tokens``.
 
     Raises:
-        DataError: prompts that are too long, several in one message, or that cannot be encoded.
+        DataError: prompts are too long (one message names several), or cannot be encoded.
     """
     lengths = [(item.item_id, len(encode(item))) for item in items]
     too_long = [f"{name} ({n} tokens)" for name, n in lengths if n > max_prompt_tokens]

@@ -1,6 +1,6 @@
-"""Prompts from files of the user's.
+"""Prompts from user files.
 
-Strict: a line that is not understood stops the load, and the message names all such lines together.
+Strict: an invalid line stops the load, and one message lists all invalid lines.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _NUM_SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """Names of the fields of a line; all other fields become ``metadata``."""
+    """Field names of a line; all other fields become ``metadata``."""
 
     prompt: str
-    """Holds the question (text), chat messages (list of objects) or ids (list of integers)."""
+    """Field with the question (text), chat messages (list of objects) or ids (list of integers)."""
     answer: str | None = None
-    """Holds the reference answer, text or number; None: prompts have none."""
+    """Field with the reference answer, text or number; None: no answers."""
     rejected: str | None = None
-    """Holds a worse answer, text or number; None: prompts have none."""
+    """Field with a rejected answer, text or number; None: no rejected answers."""
 
 
 def load_jsonl(path: Path, fields: Fields) -> list[PromptItem]:
-    """One prompt a line; every line is a JSON object.
+    """One prompt per line; every line is a JSON object.
 
     Args:
         path: UTF-8 file.
-        fields: which field holds what.
+        fields: names of the fields.
 
     Raises:
-        DataError: unreadable file, or bad lines, each with its number and what is wrong.
+        DataError: the file is unreadable or has invalid lines; the message gives number and problem of each.
     """
     path = _existing(path)
     return _items(path, _jsonl_rows(path.read_bytes()), fields, unit="line")
 
 
 def load_parquet(path: Path, fields: Fields) -> list[PromptItem]:
-    """One prompt a row; fields are columns. Arguments and errors as in ``load_jsonl``."""
+    """One prompt per row; fields are columns. Arguments and errors as in ``load_jsonl``."""
     try:
         import pyarrow.parquet
     except ImportError as error:
-        msg = f"data.path = {str(path)!r}: reading parquet needs pyarrow; install the extra: pip install 'zerogap[parquet]'"
+        msg = f"data.path = {str(path)!r}: reading parquet needs pyarrow; install it with pip install 'zerogap[parquet]'"
         raise MissingExtra(msg) from error
     path = _existing(path)
     try:
@@ -79,16 +79,18 @@ def _items(
     if problems:
         more = f"\n  and {len(problems) - _NUM_SHOWN} more" if len(problems) > _NUM_SHOWN else ""
         listed = "\n  ".join(problems[:_NUM_SHOWN])
-        msg = f"{path} has {len(problems)} {unit}s that are no prompts; correct or remove them:\n  {listed}{more}"
+        msg = (
+            f"{path} has {len(problems)} invalid {unit}s; correct or remove them:\n  {listed}{more}"
+        )
         raise DataError(msg)
     if not items:
-        msg = f"{path} holds no prompts; one JSON object a line or one table row makes one"
+        msg = f"{path} has no prompts; a prompt is one JSON object per line, or one table row"
         raise DataError(msg)
     return items
 
 
 def _jsonl_rows(content: bytes) -> Iterator[tuple[int, Any]]:
-    """Line numbers from 1 and parsed lines; a line that does not parse gives the error in its place."""
+    """Line numbers from 1 and parsed lines; instead of a line that does not parse, its error."""
     lines = content.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
@@ -124,7 +126,7 @@ def _item(item_id: str, row: object, fields: Fields) -> PromptItem:
         msg = f"not valid JSON: {row}"
         raise DataError(msg)
     if not isinstance(row, dict):
-        msg = f"a {type(row).__name__} instead of an object with the field {fields.prompt!r}"
+        msg = f"a {type(row).__name__}, not an object with the field {fields.prompt!r}"
         raise DataError(msg)
     used = (fields.prompt, fields.answer, fields.rejected)
     return PromptItem(
@@ -138,7 +140,7 @@ def _item(item_id: str, row: object, fields: Fields) -> PromptItem:
 
 def _field(row: Mapping[str, Any], name: str) -> object:
     if row.get(name) is None:
-        msg = f"no field {name!r}; it has {', '.join(map(repr, row)) or 'none'}"
+        msg = f"no field {name!r}; the fields are {', '.join(map(repr, row)) or 'none'}"
         raise DataError(msg)
     return row[name]
 
@@ -153,7 +155,7 @@ def _prompt(value: object, name: str) -> dict[str, Any]:
             return {"messages": tuple(value)}
         if all(type(i) is int for i in value):
             return {"prompt_ids": tuple(value)}
-    msg = f"{name!r} is {json.dumps(value, default=str)[:80]}; it must be text that is not empty, a list of messages with role and content, or a list of token ids"
+    msg = f"{name!r} is {json.dumps(value, default=str)[:80]}; it must be non-empty text, a list of messages with role and content, or a list of token ids"
     raise DataError(msg)
 
 
@@ -163,5 +165,5 @@ def _answer(row: Mapping[str, Any], name: str | None) -> str | None:
     value = _field(row, name)
     if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return str(value)
-    msg = f"{name!r} is {json.dumps(value, default=str)[:80]}; an answer is text or a number"
+    msg = f"{name!r} is {json.dumps(value, default=str)[:80]}; an answer must be text or a number"
     raise DataError(msg)

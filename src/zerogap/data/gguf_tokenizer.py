@@ -1,12 +1,12 @@
 """The tokenizer inside a GGUF file, as Hugging Face files.
 
-Goes in: the metadata of a GGUF file whose vocabulary is byte-level BPE. Comes out: tokenizer.json,
+Goes in: the metadata of a GGUF file with a byte-level BPE vocabulary. Comes out: tokenizer.json,
 tokenizer_config.json (with the chat template), special_tokens_map.json and generation_config.json, with
-the same ids as the tokenizer that the model was trained with.
+the same ids as the model's original tokenizer.
 
-How text is cut before merging is not in the file: ``tokenizer.ggml.pre`` only names it. The cuts below
+The file does not contain the pre-tokenizer; ``tokenizer.ggml.pre`` only names it. The expressions below
 are those of the original tokenizer.json files (SmolLM2, Llama 3, Qwen2); llama.cpp's ``llama-vocab.cpp``
-has the same expressions. A name that is not listed is refused, since a wrong cut gives wrong ids silently.
+has the same. An unknown name is refused, since a wrong expression silently gives wrong ids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def _by_digit_then_gpt2() -> pre_tokenizers.PreTokenizer:
-    """Each digit alone, the rest by GPT-2's expression."""
+    """Single digits, everything else by GPT-2's expression."""
     digits = pre_tokenizers.Digits(individual_digits=True)
     return pre_tokenizers.Sequence(
         [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
@@ -50,14 +50,14 @@ def _by_words(max_digits: int) -> pre_tokenizers.PreTokenizer:
 
 @dataclass(frozen=True)
 class _Cut:
-    """What ``tokenizer.ggml.pre`` stands for."""
+    """The pre-tokenizer behind a name in ``tokenizer.ggml.pre``."""
 
     build: Callable[[], pre_tokenizers.PreTokenizer]
     normalizes_nfc: bool = False
     ignores_merges: bool = False
-    """A piece that is a token as a whole is taken as it is, merges or not."""
+    """Whether a piece that is itself a token is used as it is, without merges."""
     adds_bos: bool = False
-    """What holds when the file does not say."""
+    """Default if the file does not say."""
 
 
 _CUTS = {
@@ -72,21 +72,20 @@ _SPECIAL_IDS = {
     "pad_token": "padding_token_id",
 }
 _END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""End of sequence, of turn and of message: generation ends at each."""
+"""End of sequence, turn and message: generation stops at each."""
 
 
 def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
-    """Write the Hugging Face tokenizer files of a GGUF file's vocabulary into ``folder``.
+    """Write the vocabulary of a GGUF file as Hugging Face tokenizer files into ``folder``.
 
-    Each file appears complete, and tokenizer.json last: where it exists, the others do too, even if the
-    process was killed here before.
+    Each file is complete or absent, and tokenizer.json is written last: if it exists, so do the others, even after a kill.
 
     Args:
-        gguf_path: with a byte-level BPE vocabulary cut as ``smollm``, ``llama-bpe`` or ``qwen2``.
-        folder: is created if needed; files of the same names are replaced.
+        gguf_path: a file with byte-level BPE and the pre-tokenizer ``smollm``, ``llama-bpe`` or ``qwen2``.
+        folder: created if needed; existing files are replaced.
 
     Raises:
-        DataError: no GGUF file, no vocabulary, or one of a kind that is not listed above.
+        DataError: not a GGUF file, or no vocabulary of this kind.
     """
     metadata = _read_vocabulary(Path(gguf_path))
     _check_kind(metadata, Path(gguf_path))
@@ -103,11 +102,11 @@ def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
 
 
 def _read_vocabulary(path: Path) -> dict[str, Any]:
-    """``tokenizer.ggml.*`` without its prefix, and the two other keys that are needed."""
+    """``tokenizer.ggml.*`` without the prefix, and two other keys."""
     try:
         file = GgufFile.open(path)
     except (ValueError, OSError) as error:
-        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or another format: fetch it again"
+        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or in another format: download it again"
         raise DataError(msg) from error
     prefix = "tokenizer.ggml."
     metadata = {
@@ -121,13 +120,13 @@ def _read_vocabulary(path: Path) -> dict[str, Any]:
 def _check_kind(metadata: Mapping[str, Any], path: Path) -> None:
     if metadata.get("model") != "gpt2" or "merges" not in metadata:
         msg = (
-            f"{path} has a tokenizer of kind {metadata.get('model')!r}; only byte-level BPE ('gpt2', with merges) can "
+            f"{path} has a tokenizer of kind {metadata.get('model')!r}, and only byte-level BPE ('gpt2', with merges) can "
             "be rebuilt: put the model's own tokenizer.json in a folder and use that as the tokenizer"
         )
         raise DataError(msg)
     if metadata.get("pre") not in _CUTS:
         msg = (
-            f"{path} cuts text as tokenizer.ggml.pre = {metadata.get('pre')!r}, which is not known; known are "
+            f"{path} has tokenizer.ggml.pre = {metadata.get('pre')!r}, which is unknown; supported are "
             f"{sorted(_CUTS)}: put the model's own tokenizer.json in a folder and use that as the tokenizer"
         )
         raise DataError(msg)
@@ -137,7 +136,7 @@ def _build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     cut = _CUTS[metadata["pre"]]
     tokens = metadata["tokens"]
     kinds = metadata.get("token_type") or [gguf.TokenType.NORMAL] * len(tokens)
-    # Unused entries only pad the head to a round number of rows; they must never be encoded or drawn.
+    # Unused entries only pad the head to a round number of rows; they must never be encoded or sampled.
     vocab = {
         token: token_id
         for token_id, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
@@ -157,7 +156,7 @@ def _build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
-    """Tokens that are matched whole in the text: special ones, and words like ``<think>`` that are not."""
+    """Tokens that are matched whole: special ones, and words like ``<think>``."""
     tokenizer.add_tokens(
         [
             AddedToken(token, normalized=False, special=kind == gguf.TokenType.CONTROL)
@@ -168,7 +167,7 @@ def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int])
 
 
 def _post_processor(metadata: Mapping[str, Any], cut: _Cut) -> processors.TemplateProcessing | None:
-    """Adds the tokens that the model was trained to see around a text; None if there are none."""
+    """Adds the tokens that the model expects around a text; None if there are none."""
     ends = {
         "bos": metadata.get("add_bos_token", cut.adds_bos),
         "eos": metadata.get("add_eos_token", False),
@@ -200,7 +199,7 @@ def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
     config = {
-        # The class that takes tokenizer.json as it stands, in every version of transformers.
+        # This class uses tokenizer.json unchanged, in every version of transformers.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": metadata["context_length"],

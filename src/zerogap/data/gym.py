@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
 _ATTEMPTS = 100
-"""Draws for one training question that is not an evaluation question; more means the space is used up."""
+"""Attempts to draw a training question that is not an evaluation question."""
 
 
 class GymPrompts:
     """A reasoning-gym data set, split in two.
 
-    Its items are a function of (seed + index), so seeds that differ by little share most items. Both
-    splits therefore use one seed and different indices, and a training question that is also an
-    evaluation question is replaced by a later one.
+    Items depend on (seed + index), so nearby seeds share most items. Both splits therefore use one seed and different
+    indices. A later item replaces a training question that is also an evaluation question.
     """
 
     def __init__(
@@ -30,17 +29,17 @@ class GymPrompts:
         self._source = _create(name, params, seed=seed, size=size + eval_size)
         self._stride = size + eval_size
         self.evaluation = [self._item(size + k) for k in range(eval_size)]
-        """Evaluation prompts, made at once."""
+        """Evaluation prompts, generated at once."""
         self._eval_questions = {item.question for item in self.evaluation}
         self.train: Sequence[PromptItem] = _Lazy(self, size)
-        """Training prompts, each made when it is first asked for: some data sets take a second an item."""
+        """Training prompts, each generated on first use: some data sets take a second per item."""
 
     def score(self, completion: str, item: PromptItem) -> float:
-        """The data set's own score of the completion without its surrounding white space."""
+        """The data set's score of the completion, without surrounding white space."""
         return float(self._source.score_answer(completion.strip(), entry=item.metadata["entry"]))
 
     def train_item(self, index: int) -> PromptItem:
-        """Training prompt ``index``; the same one every time."""
+        """Training prompt ``index``; always the same."""
         for attempt in range(_ATTEMPTS):
             item = self._item(index + attempt * self._stride)
             if item.question not in self._eval_questions:
@@ -87,7 +86,7 @@ def _create(name: str, params: Mapping[str, Any], *, seed: int, size: int) -> Pr
     try:
         import reasoning_gym
     except ImportError as error:
-        msg = f"data.kind = 'reasoning_gym' (dataset {name!r}) needs the reasoning-gym package; install the extra: pip install 'zerogap[tasks]'"
+        msg = f"data.kind = 'reasoning_gym' (dataset {name!r}) needs the reasoning-gym package; install it with pip install 'zerogap[tasks]'"
         raise MissingExtra(msg) from error
     if name not in reasoning_gym.factory.DATASETS:
         msg = f"data.dataset = {name!r}: reasoning-gym has no such data set; it has {', '.join(sorted(reasoning_gym.factory.DATASETS))}"
@@ -95,5 +94,5 @@ def _create(name: str, params: Mapping[str, Any], *, seed: int, size: int) -> Pr
     try:
         return reasoning_gym.create_dataset(name, size=size, seed=seed, **params)
     except (TypeError, ValueError, AssertionError) as error:
-        msg = f"data.params = {dict(params)!r}: reasoning-gym's {name!r} refuses them ({error}); use fields of its config class in the range they allow"
+        msg = f"data.params = {dict(params)!r}: reasoning-gym's {name!r} refuses them ({error}); use fields of its config class with allowed values"
         raise DataError(msg) from error

@@ -1,4 +1,4 @@
-"""The record between a data set and a rollout."""
+"""``PromptItem``: one question of a data set."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from zerogap.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class PromptItem:
-    """One question, in exactly one of three forms.
+    """One question, as text, messages or ids.
 
     Example:
         ``PromptItem(item_id="multiplication-0", question="What is 7 * 8?", answer="56")``
     """
 
     item_id: str
-    """Unique in its data set, and the same in every run."""
+    """Unique in its data set, the same in every run."""
     question: str | None = None
-    """Text that goes into the prompt template."""
+    """Text for the prompt template."""
     messages: tuple[Message, ...] | None = None
     """A conversation for the chat template."""
     prompt_ids: tuple[int, ...] | None = None
-    """Ids that are the prompt already."""
+    """Ids of the whole prompt."""
     answer: str | None = None
-    """What the reward compares with, and what supervised losses train on; None if neither needs one."""
+    """Reference answer, for rewards that compare and supervised losses; None if neither needs one."""
     rejected: str | None = None
-    """A worse answer, for losses that compare two."""
+    """A worse answer, for preference losses."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else the data set says, for rewards of the user's own."""
+    """All other fields of the data set, for user-defined rewards."""
 
     def __post_init__(self) -> None:
         forms = {
@@ -44,9 +44,9 @@ class PromptItem:
             msg = f"prompt {self.item_id} has {' and '.join(given) or 'nothing to ask'}; give exactly one non-empty of {', '.join(forms)}"
             raise DataError(msg)
         if self.rejected is not None and self.rejected == self.answer:
-            msg = f"prompt {self.item_id} has {self.answer!r} as its answer and as the rejected one: equal texts cannot be told apart; change one, or leave the prompt out"
+            msg = f"prompt {self.item_id} has {self.answer!r} both as answer and as rejected answer, so there is no preference; change one, or remove the prompt"
             raise DataError(msg)
 
 
 TaskScore = Callable[[str, PromptItem], float]
-"""A data set's own score of a completion's text, from 0 (wrong) to 1 (right)."""
+"""A data set's score of a completion, from 0 (wrong) to 1 (correct)."""

@@ -1,9 +1,9 @@
-"""What a conversation's ids become when they are decoded to text and encoded again.
+"""Re-encoding: decode a sample's ids to text, encode the text, and compare the ids.
 
-Most tokenizers have several strings of ids for one text, and a policy may draw any of them: the pieces "he" and "llo"
-come back as "hello". Nothing in zerogap encodes a conversation twice; this measures what it would change.
+Most tokenizers can write one text as several id sequences, and a policy may sample any of them: the pieces "he" and
+"llo" come back as "hello". zerogap never re-encodes a conversation; this module measures what that would change.
 
-Letters: T tokens of the record, U tokens of its text encoded again.
+Letters: T tokens of the sample, U tokens after re-encoding.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,29 +15,29 @@ import numpy as np
 from zerogap.data.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
-"""What bytes that are no UTF-8 decode to; at the end of a piece, they may be the beginning of a character."""
+"""Replaces bytes that are not UTF-8; at the end of a piece they may be the start of a character."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reencoding:
-    """The ids of a text that was decoded, and which of them are the ones it was decoded from."""
+    """The re-encoded ids, and how they match the original ids."""
 
     token_ids: np.ndarray
     """int32 [U]."""
     partner_T: np.ndarray
-    """int64 [T]: where in ``token_ids`` the same id stands for the same place of the text; -1 where none does."""
+    """int64 [T]: index in ``token_ids`` of the same id at the same place of the text; -1 if there is none."""
 
     @property
     def is_same(self) -> bool:
-        """Whether encoding gave back what was decoded."""
+        """Whether re-encoding gave the original ids."""
         return len(self.token_ids) == len(self.partner_T) and bool((self.partner_T >= 0).all())
 
 
 def reencode(token_ids: Sequence[int] | np.ndarray, tokenizer: Tokenizer) -> Reencoding:
-    """Decode ids, special tokens by their names, and encode the text again; O(T + U).
+    """Decode ids (special tokens by name) and encode the text; O(T + U).
 
-    Two tokens are partners if they have one id and begin at one character of the text. Where a tokenizer's
-    normalisation changes the text, only what stands before the first and behind the last change is compared.
+    Two tokens are partners if they have the same id and start at the same character. If the tokenizer normalises the
+    text, only the parts before the first and after the last change are compared.
     """
     before = [int(i) for i in token_ids]
     text = tokenizer.decode(before, skip_special=False)
@@ -64,7 +64,7 @@ def _partners(
 
 @dataclass(frozen=True)
 class _Piece:
-    """Tokens ``[first, end)``, the fewest that are whole characters, and where their text begins and ends."""
+    """The fewest tokens ``[first, end)`` that form whole characters, and where their text starts and ends."""
 
     first: int
     end: int
@@ -76,12 +76,12 @@ class _Piece:
 
 
 def _pieces(token_ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[_Piece]:
-    """Cut ids where a character ends. Bytes that never become one are cut as soon as that is known.
+    """Cut ids at the ends of characters. Bytes that cannot become a character are cut as soon as that is known.
 
-    Text is decoded behind the piece before it: some decoders drop a blank at the very beginning.
+    Text is decoded after the previous piece, because some decoders drop a leading blank.
     """
     anchor = first = char = 0
-    known = ""  # of the tokens from anchor to the one before `end`
+    known = ""  # text of the tokens from anchor to before `end`
 
     def decode(start: int, end: int) -> str:
         return tokenizer.decode(token_ids[start:end], skip_special=False)
@@ -105,14 +105,14 @@ def _pieces(token_ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[_Piece]:
 
 @dataclass(frozen=True)
 class _SameText:
-    """Which characters of two texts are the same ones: all, or the beginning and the end."""
+    """Which characters two texts share: all, or a common start and end."""
 
     shift: int
-    """What the second text is longer by."""
+    """How much longer the second text is."""
     num_first: int
-    """Equal characters at the beginning."""
+    """Number of equal characters at the start."""
     last_from: int
-    """Where the equal end begins in the second text."""
+    """Start of the common end in the second text."""
 
     @classmethod
     def of(cls, text: str, other: str) -> "_SameText":
@@ -123,13 +123,13 @@ class _SameText:
         return cls(len(other) - len(text), num_first, len(other) - num_last)
 
     def place(self, piece: _Piece) -> int | None:
-        """Where a piece of the second text begins in the first; None if it is not there."""
+        """Where a piece of the second text starts in the first; None if it is not there."""
         if piece.char_end <= self.num_first:
             return piece.char
         return piece.char - self.shift if piece.char >= self.last_from else None
 
 
 def _num_equal(text: Iterable[str], other: Iterable[str]) -> int:
-    """Characters that are equal before the first that is not."""
+    """Number of equal leading characters."""
     pairs = zip(text, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,4 +1,4 @@
-"""The order of training prompts: a pure function of the seed, so that a resumed run sees the same ones."""
+"""The order of training prompts: a pure function of the seed, so a resumed run gets the same prompts."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -10,10 +10,10 @@ from zerogap.errors import CheckpointError, DataError
 
 
 class PromptStream:
-    """Prompts without end: epoch after epoch, each in a new order fixed by (seed, epoch).
+    """An endless stream of prompts: epoch after epoch, each in an order fixed by (seed, epoch).
 
-    Owns one number, the position. ``at`` gives any stretch of the stream and changes nothing;
-    ``take`` gives the next one and moves on. A stretch may cross from one epoch into the next.
+    Its only state is the position. ``at`` reads any range of the stream; ``take`` reads the next range and moves the
+    position. A range may cross the end of an epoch.
     """
 
     def __init__(self, items: Sequence[PromptItem], *, seed: int, shuffle: bool = True) -> None:
@@ -44,24 +44,24 @@ class PromptStream:
         return [self._items[int(self._order(epoch)[place])] for epoch, place in places]
 
     def take(self, count: int) -> list[PromptItem]:
-        """The next ``count`` prompts."""
+        """The next ``count`` prompts; moves the position."""
         batch = self.at(self._position, count)
         self._position += count
         return batch
 
     def state_dict(self) -> dict[str, int | bool]:
-        """All that a resumed run needs; plain numbers."""
+        """The state for a checkpoint; plain numbers."""
         return {"position": self._position, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, int | bool]) -> None:
-        """Go on where the state was taken.
+        """Continue from a ``state_dict``.
 
         Raises:
             CheckpointError: the state is of other data or another seed.
         """
         for name, here in self._identity().items():
             if state[name] != here:
-                msg = f"the checkpoint's prompt stream has {name} = {state[name]} and this run has {here}; resume with the data and run.seed that the run began with, or start a new run"
+                msg = f"the checkpoint's prompt stream has {name} = {state[name]}, but this run has {here}; resume with the original data and run.seed, or start a new run"
                 raise CheckpointError(msg)
         self._position = int(state["position"])
 

@@ -1,14 +1,14 @@
-"""The tasks that need no download: how a question is drawn and how its answer is scored.
+"""Built-in tasks, without download: how a question is drawn, and how an answer is scored.
 
-A task is a frozen dataclass whose fields are its difficulty (``data.params`` in a recipe). It draws a
-``Drawn`` from a random stream, scores a completion's text from 0 to 1, and makes a plausible mistake. Which questions are for
-training and which for evaluation is decided in ``builtin.py`` from ``Drawn.key``.
+A task is a frozen dataclass whose fields set the difficulty (``data.params`` in a recipe). It draws a ``Drawn`` from a
+random stream, scores a completion from 0 to 1, and makes a plausible mistake. ``builtin.py`` splits questions into
+training and evaluation by ``Drawn.key``.
 
 The arithmetic and letter tasks are for instruction-tuned models, from 100 M parameters. ``repeat_letter``
-and ``copy_letters`` are for tiny byte-level models that start as noise: their scores have a slope
-everywhere (see ``answers.character_credit``). With 0.5 M random parameters, 16 prompts by 8 completions a
+and ``copy_letters`` are for tiny byte-level models that start as noise: their scores increase
+gradually (see ``answers.character_credit``). With 0.5 M random parameters, 16 prompts by 8 completions a
 step and a learning rate of 1e-3, repeat_letter goes from 0.03 to above 0.95 in about 200 steps;
-copy_letters is at 0.6 then.
+copy_letters reaches 0.6.
 """
 
 from dataclasses import dataclass, replace
@@ -27,24 +27,24 @@ class Drawn:
     """One question and its answer."""
 
     key: str
-    """Questions of one key are never split between training and evaluation (7 * 8 and 8 * 7 share one)."""
+    """Questions with the same key are all for training or all for evaluation (7 * 8 and 8 * 7 share one)."""
     question: str
     answer: str
 
 
 class Task(Protocol):
-    """A source of questions; knows no split, order or size."""
+    """A source of questions, without split, order or size."""
 
     def draw(self, random: Random) -> Drawn:
-        """A question; depends on nothing but the task's fields and the stream."""
+        """A question; depends only on the task's fields and the stream."""
         ...
 
     def score(self, completion: str, answer: str) -> float:
-        """How right the completion's text is, in [0, 1]."""
+        """How correct the completion is, in [0, 1]."""
         ...
 
     def mistake(self, answer: str, random: Random) -> str:
-        """An answer that looks like the right one and scores less."""
+        """A wrong answer that looks plausible."""
         ...
 
 
@@ -67,7 +67,7 @@ class Multiplication:
         return float(last_number(completion) == Decimal(answer))
 
     def mistake(self, answer: str, random: Random) -> str:
-        """Another number, near the right one."""
+        """A wrong number close to the correct one."""
         return _other_number(answer, random)
 
 
@@ -90,13 +90,13 @@ class Addition:
         return float(last_number(completion) == Decimal(answer))
 
     def mistake(self, answer: str, random: Random) -> str:
-        """Another number, near the right one."""
+        """A wrong number close to the correct one."""
         return _other_number(answer, random)
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Sums, differences and products of two whole numbers in [low, high], mixed; no result is negative."""
+    """Sums, differences and products of two whole numbers in [low, high]; no result is negative."""
 
     low: int = 1
     high: int = 9
@@ -123,7 +123,7 @@ class Arithmetic:
         return float(last_number(completion) == Decimal(answer))
 
     def mistake(self, answer: str, random: Random) -> str:
-        """Another number, near the right one."""
+        """A wrong number close to the correct one."""
         return _other_number(answer, random)
 
 
@@ -138,7 +138,7 @@ class CountLetters:
         _check_range("min_length", self.min_length, "max_length", self.max_length, least=1)
 
     def draw(self, random: Random) -> Drawn:
-        """A word over few letters, so that counts above 1 are common."""
+        """A word of few different letters, so that counts above 1 are common."""
         word = _word(random, self.min_length, self.max_length, "".join(random.sample(_ALPHABET, 3)))
         letter = random.choice(word)
         question = f'How many times does the letter "{letter}" occur in "{word}"? Reply with only the number.'
@@ -149,7 +149,7 @@ class CountLetters:
         return float(last_number(completion) == Decimal(answer))
 
     def mistake(self, answer: str, random: Random) -> str:
-        """Another number, near the right one."""
+        """A wrong number close to the correct one."""
         return _other_number(answer, random)
 
 
@@ -164,7 +164,7 @@ class SortLetters:
         _check_range("min_length", self.min_length, "max_length", self.max_length, least=1)
 
     def draw(self, random: Random) -> Drawn:
-        """Words with the same letters share a key: their answer is the same."""
+        """Words with the same letters share a key, because they have the same answer."""
         word = _word(random, self.min_length, self.max_length, _ALPHABET)
         answer = "".join(sorted(word))
         return Drawn(
@@ -174,11 +174,11 @@ class SortLetters:
         )
 
     def score(self, completion: str, answer: str) -> float:
-        """Likeness of the last word and the answer."""
+        """Similarity of the last word and the answer."""
         return sequence_credit(last_word(completion), answer)
 
     def mistake(self, answer: str, random: Random) -> str:
-        """One of the letters is another, wherever it stands."""
+        """The answer with one letter replaced, at a random place."""
         return _other_letter(answer, _ALPHABET, random)
 
 
@@ -198,17 +198,17 @@ class Reverse:
         return Drawn(word, f'Write "{word}" backwards. Reply with only the result.', word[::-1])
 
     def score(self, completion: str, answer: str) -> float:
-        """Likeness of the last word and the answer."""
+        """Similarity of the last word and the answer."""
         return sequence_credit(last_word(completion), answer)
 
     def mistake(self, answer: str, random: Random) -> str:
-        """One of the letters is another, wherever it stands."""
+        """The answer with one letter replaced, at a random place."""
         return _other_letter(answer, _ALPHABET, random)
 
 
 @dataclass(frozen=True)
 class RepeatLetter:
-    """The last letter of the prompt, over and over. Set ``max_new_tokens`` to ``times``."""
+    """Repeat the last letter of the prompt. Set ``max_new_tokens`` to ``times``."""
 
     letters: str = "abcdefgh"
     word_length: int = 2
@@ -229,13 +229,13 @@ class RepeatLetter:
         return character_credit(completion, answer, alphabet=self.letters)
 
     def mistake(self, answer: str, random: Random) -> str:
-        """One of the letters is another, wherever it stands."""
+        """The answer with one letter replaced, at a random place."""
         return _other_letter(answer, self.letters, random)
 
 
 @dataclass(frozen=True)
 class CopyLetters:
-    """A made-up word, written again; then the end. Set ``max_new_tokens`` to the length, or one more."""
+    """Copy a made-up word, then stop. Set ``max_new_tokens`` to the length, or one more."""
 
     letters: str = "abcdefgh"
     length: int = 4
@@ -254,7 +254,7 @@ class CopyLetters:
         return character_credit(completion, answer, alphabet=self.letters)
 
     def mistake(self, answer: str, random: Random) -> str:
-        """One of the letters is another, wherever it stands."""
+        """The answer with one letter replaced, at a random place."""
         return _other_letter(answer, self.letters, random)
 
 

@@ -1,14 +1,13 @@
 """Text to ids and back, for one model.
 
-Goes in: text, or chat messages. Comes out: ids that start with exactly one beginning-of-sequence token
-when the model was trained with one, whichever path they took (text, chat, training, evaluation).
-Ids travel onwards; the text that is decoded here is for stop strings, rewards and people, and is never
-encoded again.
+Goes in: text, or chat messages. Comes out: ids that start with exactly one beginning-of-sequence token if the model was
+trained with one, for text and chat, training and evaluation. Other rooms pass on the ids. Decoded text is for
+stop strings, rewards and people, and is never encoded again.
 
-Never done here: padding. Rows are packed, so that a padding id may equal the end-of-sequence id without
-a genuine end of sequence ever being mistaken for padding.
+Nothing here pads: rows are packed. So a padding id may equal the end-of-sequence id, and no end of sequence is
+mistaken for padding.
 
-transformers is imported inside functions: it takes seconds, and most importers only need the type.
+transformers is imported inside functions, since that takes seconds and most callers only need the type.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 Message = Mapping[str, Any]
-"""One chat message: ``{"role": "user", "content": "..."}``; other keys go to the template as they are."""
+"""One chat message: ``{"role": "user", "content": "..."}``; other keys are passed to the template."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -41,13 +40,13 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "additional_chat_templates",
 )
-"""What belongs to a tokenizer in a Hugging Face folder; copied byte for byte by ``save``."""
+"""Tokenizer files in a Hugging Face folder; ``save`` copies them byte for byte."""
 
 _VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 class Tokenizer:
-    """A fast Hugging Face tokenizer behind the few calls this package makes. Immutable.
+    """A fast Hugging Face tokenizer, reduced to the calls this package needs. Immutable.
 
     Example:
         ``Tokenizer.load(Path("models/qwen3")).apply_chat_template([{"role": "user", "content": "2+3?"}])``
@@ -56,7 +55,7 @@ class Tokenizer:
     def __init__(self, hf: PreTrainedTokenizerFast, *, folder: Path | None = None) -> None:
         if not getattr(hf, "is_fast", False):
             msg = (
-                f"the tokenizer {type(hf).__name__} has no fast version: a slow one cannot be used, because "
+                f"the tokenizer {type(hf).__name__} has no fast version, and a slow one cannot be used, because "
                 "its ids are not reproducible from a tokenizer.json; convert it and save it with save_pretrained"
             )
             raise DataError(msg)
@@ -75,7 +74,7 @@ class Tokenizer:
         if not any((folder / name).exists() for name in _VOCABULARY_FILES):
             msg = (
                 f"{folder} has no tokenizer: none of {', '.join(_VOCABULARY_FILES)} is there; "
-                "copy the tokenizer files of the model into it, or name a folder that has them"
+                "copy the model's tokenizer files into it, or give a folder that has them"
             )
             raise DataError(msg)
         from transformers import AutoTokenizer
@@ -83,37 +82,37 @@ class Tokenizer:
         try:
             hf: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:
-            # transformers and tokenizers raise many types, down to a bare Exception from Rust.
-            msg = f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}); check that its files are complete and of one model"
+            # transformers and tokenizers raise many types, even a bare Exception from Rust.
+            msg = f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}); check that its files are complete and belong to one model"
             raise DataError(msg) from error
         return cls(hf, folder=folder)
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id that means something.
+        """One more than the largest valid id.
 
-        Models pad their head to a round number of rows; ids from here on must never be drawn.
+        Models pad their head to a round number of rows; ids from here on must never be sampled.
         """
         return max(self._hf.get_vocab().values()) + 1
 
     @cached_property
     def bos_token_id(self) -> int | None:
-        """The beginning-of-sequence id, if the tokenizer names one."""
+        """The beginning-of-sequence id, if there is one."""
         return self._hf.bos_token_id
 
     @cached_property
     def pad_token_id(self) -> int | None:
-        """The padding id, for export only; it may equal an end-of-sequence id."""
+        """The padding id, only for export; it may equal an end-of-sequence id."""
         return self._hf.pad_token_id
 
     @cached_property
     def eos_token_id(self) -> int | None:
-        """The end-of-sequence id that the tokenizer itself names, if any."""
+        """The tokenizer's own end-of-sequence id, if any."""
         return self._hf.eos_token_id
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Every id that ends a turn: the tokenizer's own and those that the folder's configs declare."""
+        """Every id that ends a turn: the tokenizer's own and those in the folder's configs."""
         found = {self.eos_token_id}
         for name in ("generation_config.json", "config.json"):
             found.update(_declared_eos(self._folder / name) if self._folder else ())
@@ -121,28 +120,28 @@ class Tokenizer:
 
     @cached_property
     def adds_bos(self) -> bool:
-        """Whether the model was trained on text that starts with the beginning-of-sequence token."""
+        """Whether the model's texts start with the beginning-of-sequence token."""
         ids = self._hf("a").input_ids
         return self.bos_token_id is not None and ids[:1] == [self.bos_token_id]
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether messages can be rendered."""
+        """Whether there is a chat template."""
         return bool(self._hf.chat_template)
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Ids of the text, lossless.
 
         Args:
-            text: any string; the names of special tokens in it become those tokens.
-            add_special: begin with exactly one beginning-of-sequence token, if the model wants one and
-                whether or not the text spells it out. An end-of-sequence token is never added.
+            text: any string; names of special tokens in it become special tokens.
+            add_special: start with exactly one beginning-of-sequence token if the model wants one,
+                whether or not the text contains it. An end-of-sequence token is never added.
         """
         ids = self._backend.encode(text, add_special_tokens=False).ids
         return self._with_one_bos(ids) if add_special else ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of the ids, without any clean-up of spaces; bytes that are no UTF-8 become U+FFFD."""
+        """Text of the ids, without clean-up of spaces; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(map(int, ids)), skip_special_tokens=skip_special)
 
     def render_chat(
@@ -152,11 +151,11 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text that the model's template makes of the messages, for people.
+        """The messages as text, rendered by the chat template; for people.
 
         Args:
             messages: the conversation so far.
-            add_generation_prompt: end with the header of the assistant's turn.
+            add_generation_prompt: end with the start of the assistant's turn.
             arguments: variables for the template, such as ``tools`` or ``enable_thinking``.
 
         Raises:
@@ -165,7 +164,7 @@ class Tokenizer:
         if not self.has_chat_template:
             msg = (
                 f"the tokenizer in {self._folder or 'memory'} has no chat template, so messages cannot be rendered; "
-                "set prompt.chat = false to send plain text, or put a chat_template.jinja beside tokenizer.json"
+                "set prompt.chat = false to send plain text, or put a chat_template.jinja next to tokenizer.json"
             )
             raise DataError(msg)
         import jinja2
@@ -181,7 +180,7 @@ class Tokenizer:
             roles = [m.get("role") for m in messages]
             msg = (
                 f"the chat template refuses messages with roles {roles} and prompt.chat_arguments = {dict(arguments or {})} "
-                f"({error}); change them to what the model's template allows"
+                f"({error}); change them to what the template allows"
             )
             raise DataError(msg) from error
         return rendered
@@ -193,9 +192,9 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Ids of the rendered messages: rendered once, encoded once, with exactly one leading BOS.
+        """Ids of the messages, rendered and encoded once, with exactly one leading BOS.
 
-        Some templates spell the BOS and some leave it to the tokenizer; both give the same ids here.
+        Some templates contain the BOS, others leave it to the tokenizer; both give the same ids here.
         Arguments and errors as in ``render_chat``.
         """
         text = self.render_chat(
@@ -204,44 +203,44 @@ class Tokenizer:
         return self.encode(text, add_special=True)
 
     def check_prompt_ids(self, ids: Sequence[int]) -> None:
-        """Refuse ids that come from outside and are not a prompt of this model.
+        """Refuse ids from outside that are no valid prompt of this model.
 
         Raises:
-            DataError: an id without meaning, or not exactly one leading BOS where the model wants one.
+            DataError: an invalid id, or not exactly one leading BOS if the model wants one.
         """
         outside = [i for i in ids if not 0 <= i < self.vocab_size]
         if outside:
-            msg = f"prompt ids {outside[:5]} are outside the tokenizer's {self.vocab_size} ids; use ids of this model's tokenizer"
+            msg = f"prompt ids {outside[:5]} are outside the tokenizer's {self.vocab_size} ids; encode with this model's tokenizer"
             raise DataError(msg)
         num_bos = self._num_leading_bos(ids)
         if (self.adds_bos and num_bos != 1) or num_bos > 1:
             msg = (
-                f"prompt ids start with {num_bos} beginning-of-sequence tokens (id {self.bos_token_id}) and this model "
-                f"was trained with {'exactly one' if self.adds_bos else 'at most one'}; change the start of the ids"
+                f"prompt ids start with {num_bos} beginning-of-sequence tokens (id {self.bos_token_id}), but this model "
+                f"was trained with {'exactly one' if self.adds_bos else 'at most one'}; correct the start of the ids"
             )
             raise DataError(msg)
 
     def check_same_ids(self, other: Tokenizer, *, what: str) -> None:
-        """Refuse another tokenizer whose ids mean other tokens than this one's.
+        """Refuse a tokenizer whose ids mean different tokens.
 
         Args:
-            other: a tokenizer.
-            what: whose it is, for the message.
+            other: the tokenizer to compare.
+            what: its owner, for the message.
 
         Raises:
-            DataError: an id that means something else, or is not there, in one of the two.
+            DataError: an id differs, or one of the two lacks it.
         """
         ours, theirs = self._hf.get_vocab(), other._hf.get_vocab()
         if different := sorted(ours.items() ^ theirs.items(), key=lambda entry: entry[1]):
             text, first = different[0]
             msg = (
-                f"{what} has another tokenizer: {len(different)} entries differ, the first is id {first} ({text!r}); ids are "
-                "passed on as they are and would mean other text; choose one with the tokenizer of the policy"
+                f"{what} has a different tokenizer: {len(different)} entries differ, first id {first} ({text!r}). Ids are "
+                "passed on unchanged and would mean other text; choose a model with the policy's tokenizer"
             )
             raise DataError(msg)
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer for transformers: the original files byte for byte where there are any."""
+        """Write the tokenizer for transformers; original files are copied byte for byte."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if self._folder is None:
@@ -265,7 +264,7 @@ class Tokenizer:
 
 
 def _declared_eos(path: Path) -> tuple[int, ...]:
-    """The ``eos_token_id`` of a config file: one id, a list, or absent."""
+    """The ``eos_token_id`` of a config file, which may be one id, a list, or absent."""
     if not path.exists():
         return ()
     declared = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")

@@ -1,25 +1,25 @@
-"""The ledger of a run: a share of each step's samples is scored again up a ladder, and the gap gets its five sources.
+"""The ledger of a run: it scores a share of each step's samples again and attributes the gap to five sources.
 
-Comes in: the samples of a step before they train, and the version of the weights that will. Goes out: a
-``LedgerEntry``, which is a line of ``ledger.jsonl`` and the ``gap/*`` metrics. What it compares with the engine are the
-trainer's own log-probs, from a forward pass of its own or from that of the first update, so it measures whatever the loss,
-the corrections or the old log-probs are, and it changes nothing.
+Comes in: the samples of a step before they train, and the version of the weights that will train. Goes out: a
+``LedgerEntry``, which is a line of ``ledger.jsonl`` and the ``gap/*`` metrics. The ledger compares the engine with the
+trainer's own log-probs, from an extra forward pass or from that of the first update. It therefore works with every loss,
+correction and choice of old log-probs, and it changes nothing.
 """
 
-from zerogap.ledger.climb import AuditedRecord, climb
+from zerogap.ledger.attribution import AuditedSample, attribute_samples
 from zerogap.ledger.entry import LedgerEntry, WorstToken
 from zerogap.ledger.ledger import Ledger, StartedAudit
 from zerogap.ledger.scorer import ForwardScorer, Scorer
 from zerogap.ledger.trained import trained_gap
 
 __all__ = [
-    "AuditedRecord",
+    "AuditedSample",
     "ForwardScorer",
     "Ledger",
     "LedgerEntry",
     "Scorer",
     "StartedAudit",
     "WorstToken",
-    "climb",
+    "attribute_samples",
     "trained_gap",
 ]

@@ -1,4 +1,4 @@
-"""One step of the ledger, as a line of ``ledger.jsonl`` and as metrics."""
+"""What the ledger found at one step, as a line of ``ledger.jsonl`` and as metrics."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from zerogap.algorithms import (
     SourceStatistics,
     ledger_statistics,
 )
-from zerogap.ledger.climb import AuditedRecord
+from zerogap.ledger.attribution import AuditedSample
 from zerogap.obs import GAP_SOURCES
 
 _NUM_WORST = 5
@@ -21,13 +21,13 @@ _NUM_WORST = 5
 
 @dataclass(frozen=True, kw_only=True)
 class WorstToken:
-    """A token and the source that moved it most."""
+    """A token and its largest source."""
 
     rollout_id: str
     position: int
     source: str
     value: float
-    """Its difference, signed, nats."""
+    """Signed difference of that source, nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,44 +38,44 @@ class LedgerEntry:
     version: int
     """Of the weights that trained on the samples."""
     rollout_ids: tuple[str, ...]
-    """Audited records."""
+    """Audited samples."""
     num_tokens: int
-    """Audited tokens with a number on every rung: the statistics are over them."""
+    """Audited tokens with a log-prob at every stage; the statistics are over them."""
     num_unattributed: int
-    """Audited tokens whose weights are gone."""
+    """Audited tokens whose weights are no longer available."""
     num_differing: int
-    """Audited tokens that encoding the text again puts other ids in the place of."""
+    """Audited tokens whose id changes when the text is re-encoded."""
     statistics: LedgerStatistics | None
     """None without attributed tokens."""
     worst: tuple[WorstToken, ...] = ()
-    """Tokens with the largest difference of one source that is not replayed, largest first; exact zeros are not among them."""
+    """Tokens with the largest difference from one source that is not replayed, largest first; never exact zeros."""
 
     @classmethod
     def of(
         cls,
-        records: Sequence[AuditedRecord],
+        audited: Sequence[AuditedSample],
         *,
         step: int,
         version: int,
     ) -> "LedgerEntry":
-        """Summed up over records.
+        """The entry of a step.
 
         Args:
-            records: from ``climb``; may be empty.
+            audited: samples from ``attribute_samples``; may be empty.
             step: the one that trains on them.
             version: of the weights that do.
         """
-        num_tokens = sum(record.num_attributed for record in records)
-        attributions = [record.attribution for record in records]
+        num_tokens = sum(one.num_attributed for one in audited)
+        attributions = [one.attribution for one in audited]
         return cls(
             step=step,
             version=version,
-            rollout_ids=tuple(record.sample.rollout_id for record in records),
+            rollout_ids=tuple(one.sample.rollout_id for one in audited),
             num_tokens=num_tokens,
-            num_unattributed=sum(record.num_audited for record in records) - num_tokens,
-            num_differing=sum(int(record.is_differing.sum()) for record in records),
+            num_unattributed=sum(one.num_audited for one in audited) - num_tokens,
+            num_differing=sum(int(one.is_differing.sum()) for one in audited),
             statistics=ledger_statistics(attributions),
-            worst=_worst(records, [s for s in GAP_SOURCES if s not in REPLAYED]),
+            worst=_worst(audited, [s for s in GAP_SOURCES if s not in REPLAYED]),
         )
 
     @property
@@ -85,10 +85,10 @@ class LedgerEntry:
 
     @property
     def differing_share(self) -> float:
-        """Of the audited tokens; 0 if there are none."""
+        """``num_differing`` over ``num_audited``; 0 if nothing was audited."""
         return self.num_differing / self.num_audited if self.num_audited else 0.0
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The line of ``ledger.jsonl``."""
         statistics = self.statistics
         return {
@@ -107,9 +107,9 @@ class LedgerEntry:
         }
 
     def metrics(self) -> dict[str, float]:
-        """``gap/*`` under their declared names; what was not measured is left out."""
+        """``gap/*`` under their declared names, without what was not measured."""
         counts = {
-            "gap/num_records": float(len(self.rollout_ids)),
+            "gap/num_samples": float(len(self.rollout_ids)),
             "gap/num_tokens": float(self.num_tokens),
             "gap/num_unattributed": float(self.num_unattributed),
         }
@@ -140,20 +140,20 @@ def _numbers(statistics: GapStatistics) -> dict[str, float]:
     return {name: getattr(statistics, name) for name in ("mean", "signed_mean", "max", "k3")}
 
 
-def _worst(records: Sequence[AuditedRecord], sources: Sequence[str]) -> tuple[WorstToken, ...]:
-    found = [token for record in records for token in _moved(record, sources)]
+def _worst(audited: Sequence[AuditedSample], sources: Sequence[str]) -> tuple[WorstToken, ...]:
+    found = [token for one in audited for token in _moved(one, sources)]
     return tuple(sorted(found, key=lambda token: -abs(token.value))[:_NUM_WORST])
 
 
-def _moved(record: AuditedRecord, sources: Sequence[str]) -> list[WorstToken]:
-    """Each token that a source moved most, where it moved at all; no more than will be shown."""
-    differences = np.stack([record.attribution.differences[name] for name in sources])
+def _moved(one: AuditedSample, sources: Sequence[str]) -> list[WorstToken]:
+    """The tokens with a difference, each with its largest source; at most ``_NUM_WORST``."""
+    differences = np.stack([one.attribution.differences[name] for name in sources])
     size = np.nan_to_num(np.abs(differences))
     largest = size.max(0)
     first = np.argsort(-largest, kind="stable")[:_NUM_WORST]
     return [
         WorstToken(
-            rollout_id=record.sample.rollout_id,
+            rollout_id=one.sample.rollout_id,
             position=int(at),
             source=sources[int(size[:, at].argmax())],
             value=float(differences[size[:, at].argmax(), at]),

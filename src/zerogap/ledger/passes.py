@@ -1,4 +1,4 @@
-"""Forward passes over audited records, none of them twice."""
+"""Forward passes over audited samples; none is made twice."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from zerogap.types import Sample
 
 
 class Passes:
-    """Scores of some samples by version and routes; float64 columns [T]."""
+    """Cached scores of samples by version and routes; float64 columns [T]."""
 
     def __init__(self, samples: Sequence[Sample], scorer: Scorer) -> None:
         self._samples, self._scorer = samples, scorer
@@ -20,32 +20,32 @@ class Passes:
         """Whether replayed and free routes can differ. If not, the scorer is asked for replayed ones only."""
 
     def prefetch_others(self, version: int) -> None:
-        """Score what other versions than this one drew, so that their weights are not needed later."""
+        """Score what all other versions sampled, so that their weights are not needed later."""
         for other in (v for v in _versions(self._samples) if v != version):
             at = [i for i, sample in enumerate(self._samples) if other in sample.weight_version]
             for routes in ("replayed", "free"):
                 self._columns(at, other, routes)
 
     def provide(self, version: int, columns: Sequence[np.ndarray]) -> None:
-        """Take every sample's scores by one version, with its own routes, from who has them; known ones stay."""
+        """Store every sample's scores by one version, with free routes; known scores stay."""
         routes = self._routes("free")
         for i, column in enumerate(columns):
             self._found.setdefault((i, version, routes), column.astype(np.float64))
 
     def of_version(self, version: int) -> list[np.ndarray]:
-        """Every sample by one version, which must be held, with its own routes.
+        """Scores of every sample by one version, with free routes.
 
         Raises:
-            WeightSyncError: it is not.
+            WeightSyncError: the weights of that version are not available.
         """
         columns = self._columns(range(len(self._samples)), version, "free")
         if columns is None:
-            msg = f"the scorer has no weights of version {version}, which is the one that trains now, so no rung can be compared with it; give the ledger the version that the trainer holds"
+            msg = f"the scorer has no weights of version {version}, the version that trains now, so it cannot score its stages; give the ledger the version that the trainer holds"
             raise WeightSyncError(msg)
         return columns
 
     def by_own_version(self, routes: Routes) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Every token by the version that drew it, and bool [T]: where that version is still held."""
+        """Scores of every token by the version that sampled it, and bool [T]: where that version is available."""
         columns = [np.full(len(sample), np.nan) for sample in self._samples]
         is_held = [np.zeros(len(sample), bool) for sample in self._samples]
         for version in _versions(self._samples):
@@ -66,7 +66,7 @@ class Passes:
             samples = [self._samples[i] for i in missing]
             scored = self._scorer.score(samples, version=version, routes=routes)
             if scored is None:
-                # Asked once: later the scorer might hold other weights under this number's place.
+                # Not asked again: the answer must not change during an audit.
                 self._gone.add(version)
                 return None
             for i, column in zip(missing, scored, strict=True):

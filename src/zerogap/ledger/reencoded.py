@@ -1,4 +1,4 @@
-"""A record on the ids that its text encodes to, as a sample that can be scored."""
+"""A sample on its re-encoded ids, ready to be scored."""
 
 from dataclasses import replace
 
@@ -9,15 +9,15 @@ from zerogap.types import Sample
 
 
 def known_again(sample: Sample, again: Reencoding) -> np.ndarray:
-    """Sampled tokens that encoding gives back, bool [T], behind at least one other token."""
+    """Sampled tokens whose id survives re-encoding, bool [T]; never the first token."""
     return (sample.weight_version >= 0) & (again.partner_T > 0)
 
 
 def as_sample(sample: Sample, again: Reencoding) -> Sample:
-    """The sampled tokens that come back, between whatever else the text encodes to; U tokens.
+    """The re-encoded sample, U tokens, in which only the surviving tokens count as sampled.
 
-    Nothing in it trains, and it has no optional columns. Log-probs and versions are those of the partners, so that scoring
-    knows what to score.
+    Nothing in it trains, and it has no optional columns. Log-probs and versions come from the original tokens, so that the
+    scorer knows what to score.
     """
     is_known = known_again(sample, again)
     at = again.partner_T[is_known]

@@ -1,4 +1,4 @@
-"""Who scores the rungs: the trainer's forward pass with the weights of any version that is still held."""
+"""Scores tokens by the trainer's forward pass, with the weights of any version that is still available."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from zerogap.types import Sample
 from zerogap.weights import WeightHistory
 
 Routes = Literal["replayed", "free"]
-"""Experts as the sampling pass chose them, or as the trainer's own router does."""
+"""replayed: the experts that the sampling pass chose; free: those that the trainer's router chooses."""
 
 
 class Scorer(Protocol):
@@ -26,18 +26,18 @@ class Scorer(Protocol):
         """Log-probs of sampled tokens, at each sample's temperature.
 
         Args:
-            samples: any.
+            samples: in any order.
             version: of the weights.
-            routes: whether ``Sample.routes`` are replayed, where a sample has them.
+            routes: whether to replay ``Sample.routes``, if a sample has them.
 
         Returns:
-            float32 [T] for each sample, NaN where it was not sampled; None if the version is gone.
+            float32 [T] for each sample, NaN at tokens not sampled; None if the version is not available.
         """
         ...
 
 
 class ForwardScorer:
-    """Scores a dense model: present weights where they are, older ones in a copy that is made when first needed."""
+    """Scores a dense model: current weights in place, older ones in a copy that is made when first needed."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class ForwardScorer:
         history: WeightHistory | None = None,
         products: Products = "exact",
     ) -> None:
-        """A scorer that reads ``model`` as it is at each call.
+        """A scorer that reads the current weights of ``model`` at each call.
 
         Args:
             model: the trainer's.
             live_version: of its weights now.
-            micro_batch_tokens: most token rows of one forward pass.
-            history: older versions of the trainer's weights; without one, tokens of older versions are unattributed.
-            products: which matrix products the passes use.
+            micro_batch_tokens: at most this many token rows in one forward pass.
+            history: older versions of the trainer's weights; without it, tokens of older versions are unattributed.
+            products: GEMM kernels of the passes.
         """
         self._model, self._live_version = model, live_version
         self._micro_batch_tokens, self._compute = micro_batch_tokens, Compute(products=products)

@@ -1,4 +1,4 @@
-"""The gap of everything the trainer scored anyway: no attribution, no pass of its own, all tokens."""
+"""The gap of all tokens that the trainer scored: no attribution, no extra pass."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from zerogap.types import Sample
 
 
 def trained_gap(samples: Sequence[Sample], old_log_probs: Sequence[np.ndarray]) -> dict[str, float]:
-    """``gap/trained/*``: the trainer's log-probs less the engine's within its kept set; {} if nothing was scored.
+    """``gap/trained/*``: the trainer's log-probs minus the engine's within its kept set; {} if nothing was scored.
 
     Args:
         samples: of one step.
-        old_log_probs: the trainer's own, before the update that a token is in, aligned with each sample; NaN where the
-            trainer did not score: not trained, or taken over from the engine.
+        old_log_probs: the trainer's own, before the token's update, aligned with each sample; NaN where the trainer did
+            not score: tokens that do not train, or whose old log-prob is the engine's.
     """
     trainer, engine, kept = (
         np.concatenate([column.astype(np.float64) for column in columns])

@@ -1,7 +1,7 @@
-"""What a run tells: metric names and reducers, clocks and spans, progress, and where metrics are written.
+"""Metrics: names and reducers, clocks and spans, progress, and the sinks that write them.
 
-Floats and names come in, files and lines on a console go out. Nothing here imports torch, decides anything about
-the run, or reads what it wrote (apart from cutting a torn file when a run resumes).
+Floats and names come in, files and console lines go out. Nothing here imports torch, decides anything about the run, or
+reads its own output (except to cut off an incomplete line when a run resumes).
 """
 
 from zerogap.obs.clock import Clock, format_duration, monotonic_s, stamp

@@ -1,11 +1,11 @@
-"""Time: a monotonic clock for durations and a wall clock for stamps."""
+"""A monotonic clock for durations, and a wall clock for timestamps."""
 
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 Clock = Callable[[], float]
-"""Seconds since an arbitrary origin, never going back."""
+"""Seconds since an arbitrary origin; never decreases."""
 
 monotonic_s: Clock = time.perf_counter
 
@@ -16,7 +16,7 @@ def stamp() -> str:
 
 
 def unix_time_s() -> float:
-    """Now, in seconds since 1970: only for file formats that ask for it."""
+    """Now, in seconds since 1970; only for file formats that need it."""
     return datetime.now(UTC).timestamp()
 
 

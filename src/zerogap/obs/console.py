@@ -1,4 +1,4 @@
-"""One line a step, for the person who waits."""
+"""One line per step on the console."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from zerogap.obs.sinks import Metrics
 
 
 class ConsoleSink:
-    """Prints a line a step; the columns keep their places, and what was not measured is left out."""
+    """Prints a line per step, in fixed columns, without what was not measured."""
 
     def __init__(self, console: Console, *, total_steps: int) -> None:
         self._console = console
@@ -24,7 +24,7 @@ class ConsoleSink:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Nothing is pending."""
+        """Do nothing: no line is pending."""
 
     def _parts(self, step: int, metrics: Metrics) -> Iterator[str]:
         width = len(str(self._total_steps))
@@ -40,7 +40,7 @@ class ConsoleSink:
             yield f"ETA {format_duration(self._seconds_left(step))}"
 
     def _seconds_left(self, step: int) -> float:
-        # The last steps say more about the next than the first ones: completions change their length.
+        # Recent steps predict the next ones better: completions change their length.
         recent = self._step_times_s[-10:]
         return (self._total_steps - step) * sum(recent) / len(recent)
 
@@ -50,7 +50,7 @@ def _number(value: float) -> str:
 
 
 def _gap(value: float) -> str:
-    """Exactly 0 must be told from nearly 0."""
+    """Exactly 0 must look different from nearly 0."""
     return "0.0" if value == 0 else f"{value:.1e}"
 
 

@@ -1,7 +1,7 @@
-"""Append-only files of JSON lines that survive a kill at any byte.
+"""Append-only JSON-lines files that survive a kill at any byte.
 
-A line is on disk when ``write`` returns. A kill may leave a torn last line and, since a run resumes from its last
-checkpoint, whole lines of steps that will be done again: ``JsonlFile`` cuts both off when it opens the file.
+A line is on disk when ``write`` returns. A kill may leave an incomplete last line and lines of steps after the last
+checkpoint, which will run again: ``JsonlFile`` removes both when it opens the file.
 """
 
 import json
@@ -14,14 +14,14 @@ from zerogap.errors import CheckpointError, NumericsError
 
 
 class JsonlFile:
-    """An open file of JSON objects; the only writer of that file."""
+    """An open JSON-lines file; the only writer of that file."""
 
     def __init__(self, path: Path, *, keep_until_step: int | None = None) -> None:
         """Open for appending.
 
         Args:
             path: created if absent; its folder must exist.
-            keep_until_step: cut the file before the first object whose ``step`` is larger. None keeps all.
+            keep_until_step: remove everything from the first object with a larger ``step``. None keeps all.
 
         Raises:
             CheckpointError: a line before the last is not JSON.
@@ -32,15 +32,15 @@ class JsonlFile:
         _sync_folder(path.parent)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one object as one line and wait until it is on disk.
+        """Append an object as one line, and wait until it is on disk.
 
         Raises:
-            NumericsError: a value is NaN or infinite, which JSON cannot say.
+            NumericsError: a value is NaN or infinite, which JSON cannot hold.
         """
         try:
             line = json.dumps(record, ensure_ascii=False, allow_nan=False)
         except ValueError as error:
-            msg = f"{self._file.name}: a NaN or infinity in {record}; only finite numbers are recorded"
+            msg = f"{self._file.name}: {record} holds a NaN or infinity, which JSON cannot hold; look for the first one in this step"
             raise NumericsError(msg) from error
         self._file.write(line.encode() + b"\n")
         self._file.flush()
@@ -58,7 +58,7 @@ class JsonlFile:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of the file; a torn last line is left out.
+    """All complete lines of the file.
 
     Raises:
         CheckpointError: a line before the last is not JSON.
@@ -67,7 +67,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def _length_to_keep(path: Path, keep_until_step: int | None) -> int:
-    """Bytes up to the torn line or the first line of a later step."""
+    """Bytes before the incomplete line or the first line of a later step."""
     kept = 0
     for end, record in _whole_lines(path):
         step = record.get("step")
@@ -78,7 +78,7 @@ def _length_to_keep(path: Path, keep_until_step: int | None) -> int:
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(offset after the line, object) for each line but a torn last one."""
+    """(offset after the line, object) for each complete line."""
     end = 0
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
@@ -87,7 +87,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         except ValueError as error:
             if number == len(lines):
                 return
-            msg = f"{path}, line {number}: not JSON, so the file was changed by something else; restore it, or delete that line"
+            msg = f"{path}, line {number}: not JSON, so something else changed the file; restore it, or delete that line"
             raise CheckpointError(msg) from error
         if record is None:
             return
@@ -96,7 +96,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the file's name in its folder durable as well."""
+    """Make the folder's entry for the file durable too."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""Every metric name, declared once with what it means and how several values of a step become one.
+"""Every metric name, declared once with its meaning and its reducer over the values of a step.
 
-Names are ``room/thing/stat``; units other than tokens and nats are in the name. A step's record has the keys
-``step`` and ``weight_version`` besides. A metric that has no value in a step (no evaluation, no valid sample) is
-left out of the record: never 0, never NaN.
+Names are ``room/thing/stat``; units other than tokens and nats are in the name. A line of ``metrics.jsonl`` also has the
+keys ``step`` and ``weight_version``. A metric without a value in a step (no evaluation, no valid sample) is absent:
+never 0, never NaN.
 """
 
 import math
@@ -15,7 +15,7 @@ from zerogap.types import Outcome
 
 Reducer = Literal["mean", "max", "min", "sum", "last"]
 GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
-"""Where a gap comes from, in the order of the ledger's rungs."""
+"""The sources of the gap, in the order of the ledger's stages."""
 AlarmKind = Literal["gap", "entropy", "gradient", "truncation", "signal", "numerics"]
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 
@@ -26,7 +26,7 @@ class Metric:
 
     name: str
     reducer: Reducer
-    """mean is weighted: the weight of a value is the number of things it is the mean of."""
+    """mean is weighted by the number of things that a value is the mean of."""
     description: str
 
 
@@ -34,7 +34,7 @@ def metric(name: str) -> Metric:
     """The declaration of ``name``.
 
     Raises:
-        KeyError: it is not declared; declare it here first.
+        KeyError: it is not declared.
     """
     for prefix in _OPEN_FAMILIES:
         if name.startswith(prefix) and name.endswith("/mean"):
@@ -52,13 +52,13 @@ class StepMetrics:
         self._values: dict[str, list[tuple[float, float]]] = {}
 
     def add(self, name: str, value: float, *, weight: float = 1.0) -> None:
-        """One value of a declared metric.
+        """Add one value of a declared metric.
 
         Args:
             name: as declared.
             value: finite.
-            weight: for a mean, how many things ``value`` is the mean of; 0 says there were none, so
-                the value counts for nothing and may be anything.
+            weight: for a mean, how many things ``value`` is the mean of; with 0
+                the value is ignored and may be anything.
 
         Raises:
             KeyError: the name is not declared.
@@ -73,12 +73,12 @@ class StepMetrics:
         self._values.setdefault(name, []).append((value, weight))
 
     def add_all(self, values: Mapping[str, float], *, weight: float = 1.0) -> None:
-        """Several values of equal weight."""
+        """Add several values of equal weight."""
         for name, value in values.items():
             self.add(name, value, weight=weight)
 
     def reduce(self) -> dict[str, float]:
-        """One number a metric, in the order of declaration."""
+        """One number per metric, in the order of declaration."""
         reduced = {n: _REDUCERS[metric(n).reducer](given) for n, given in self._values.items()}
         order = {name: i for i, name in enumerate(METRICS)}
         return dict(sorted(reduced.items(), key=lambda item: order.get(item[0], len(order))))
@@ -104,11 +104,11 @@ def _declare() -> Iterator[Metric]:
     for name, reducer, description in _SINGLE:
         yield Metric(name, reducer, description)
     for source in GAP_SOURCES:
-        for view, cost in (("raw", "without its replay"), ("open", "as the loss sees it")):
+        for view, cost in (("raw", "without replay"), ("open", "as the loss sees it")):
             yield Metric(
                 f"gap/{source}/{view}/mean",
                 "mean",
-                f"mean |difference| from {source}, {cost}, nats a token",
+                f"mean |difference| from {source}, {cost}, nats per token",
             )
             yield Metric(
                 f"gap/{source}/{view}/max", "max", f"largest |difference| from {source}, {cost}"
@@ -127,29 +127,29 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("reward/min", "min", "over valid samples"),
     ("reward/max", "max", "over valid samples"),
     ("group/count", "sum", "groups with at least one valid sample"),
-    ("group/without_signal", "sum", "groups of two or more whose rewards are all equal: they train nothing"),
+    ("group/without_signal", "sum", "groups of two or more with equal rewards: they train nothing"),
     ("group/alone", "sum", "groups with one valid sample: it has no baseline and trains nothing"),
-    ("excluded/invalid_outcome", "sum", "samples left out since they failed or were aborted"),
-    ("excluded/no_loss_tokens", "sum", "samples left out since nothing in them trains"),
-    ("rollout/num_samples", "sum", "samples drawn, failed ones too"),
-    ("rollout/num_rounds", "sum", "draws of prompts; more than one where groups without a signal were replaced"),
-    ("rollout/prompt_len/mean", "mean", "prompt tokens a sample"),
-    ("rollout/completion_len/mean", "mean", "sampled tokens a sample"),
+    ("excluded/invalid_outcome", "sum", "samples left out because they failed or were aborted"),
+    ("excluded/no_loss_tokens", "sum", "samples left out because no token in them trains"),
+    ("rollout/num_samples", "sum", "samples, failed ones included"),
+    ("rollout/num_rounds", "sum", "sampling rounds; more than one if groups without a signal were replaced"),
+    ("rollout/prompt_len/mean", "mean", "prompt tokens per sample"),
+    ("rollout/completion_len/mean", "mean", "sampled tokens per sample"),
     ("rollout/completion_len/max", "max", "sampled tokens of the longest sample"),
     ("rollout/truncated_fraction", "mean", "share of samples that the token limit ended"),
-    ("staleness/mean", "mean", "steps between a sample's oldest weights and the trainer's, over samples"),
-    ("staleness/max", "max", "the same, of the stalest sample"),
+    ("staleness/mean", "mean", "trainer's version minus the sample's oldest, over samples"),
+    ("staleness/max", "max", "the same, largest"),
     ("gap/total/mean", "mean", "mean |sum of the open sources| of an audited token: the gap that the loss sees"),
     ("gap/total/max", "max", "largest |sum of the open sources| of an audited token"),
-    ("gap/total/signed_mean", "mean", "mean sum of the open sources: a bias that |.| hides"),
+    ("gap/total/signed_mean", "mean", "mean signed sum of the open sources: shows a bias that |.| hides"),
     ("gap/total/k3", "mean", "mean exp(d) - 1 - d of the open sum: estimates KL(engine || trainer)"),
-    ("gap/num_tokens", "sum", "audited tokens that were scored on every rung of the ledger"),
-    ("gap/num_records", "sum", "audited records"),
-    ("gap/num_unattributed", "sum", "audited tokens whose weights are gone: in no other gap metric"),
-    ("gap/tokens/differing_share", "mean", "share of audited tokens that decoding and encoding again puts another id in the place of"),
-    ("gap/trained/mean", "mean", "mean |trainer's - engine's log-prob| of all tokens the trainer scored before their update"),
+    ("gap/num_tokens", "sum", "audited tokens with a log-prob at every stage of the ledger"),
+    ("gap/num_samples", "sum", "audited samples"),
+    ("gap/num_unattributed", "sum", "audited tokens whose weights are not available: in no other gap metric"),
+    ("gap/tokens/differing_share", "mean", "share of audited tokens whose id changes on re-tokenisation"),
+    ("gap/trained/mean", "mean", "mean |trainer's - engine's log-prob| of all tokens that the trainer scored before their update"),
     ("gap/trained/max", "max", "largest |trainer's - engine's log-prob| of those"),
-    ("gap/trained/num_tokens", "sum", "tokens the trainer scored before their update"),
+    ("gap/trained/num_tokens", "sum", "tokens that the trainer scored before their update"),
     ("policy/clip_fraction", "mean", "share of tokens where a clip bound decided the loss"),
     ("policy/ratio/mean", "mean", "exp(current - old log-prob) over tokens of the loss"),
     ("policy/ratio/min", "min", "smallest policy ratio"),
@@ -157,41 +157,41 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("policy/entropy", "mean", "entropy of the next-token distribution at the sampling temperature"),
     ("policy/kl_to_old", "mean", "k3 of the current policy against the one at the start of the step"),
     ("policy/kl_to_rollout", "mean", "k3 of the current policy against the one that sampled"),
-    ("policy/kl_to_reference", "mean", "estimate of loss.kl.kind against the initial policy"),
-    ("policy/kl_to_teacher", "mean", "estimate against the teacher: of drawn tokens, or over its likeliest ids"),
+    ("policy/kl_to_reference", "mean", "estimate of KL to the initial policy, by loss.kl.kind"),
+    ("policy/kl_to_teacher", "mean", "estimate of KL to the teacher: at sampled tokens, or over its top ids"),
     ("policy/off_policy_fraction", "mean", "share of tokens that corrections.off_policy_kl dropped"),
-    # What corrections see, over trained tokens, on or off: w = exp(old - rollout log-prob).
-    ("mismatch/weight/before/mean", "mean", "w, at the level of the weight (token without one)"),
+    # Measured whether corrections are on or off, over trained tokens: w = exp(old - rollout log-prob).
+    ("mismatch/weight/before/mean", "mean", "w, at the level of corrections.weight (default: token)"),
     ("mismatch/weight/before/min", "min", "smallest w"),
     ("mismatch/weight/before/max", "max", "largest w"),
     ("mismatch/weight/before/effective_share", "mean", "effective sample size of w, as a share of the tokens"),
-    ("mismatch/weight/after/mean", "mean", "what the policy's loss is multiplied by; 1 without a weight"),
-    ("mismatch/weight/after/min", "min", "the smallest of it"),
-    ("mismatch/weight/after/max", "max", "the largest of it"),
-    ("mismatch/weight/after/effective_share", "mean", "effective sample size of it, as a share of the tokens"),
+    ("mismatch/weight/after/mean", "mean", "factor on the policy loss; 1 without corrections.weight"),
+    ("mismatch/weight/after/min", "min", "smallest factor"),
+    ("mismatch/weight/after/max", "max", "largest factor"),
+    ("mismatch/weight/after/effective_share", "mean", "effective sample size of the factor, as a share of the tokens"),
     ("mismatch/truncated/low", "mean", "share of tokens with w below corrections.weight.low"),
     ("mismatch/truncated/high", "mean", "share of tokens with w above corrections.weight.high"),
-    ("mismatch/rejected/low", "mean", "share of tokens dropped by corrections.mask, w too small"),
-    ("mismatch/rejected/high", "mean", "share of tokens dropped by corrections.mask, w too large"),
+    ("mismatch/rejected/low", "mean", "share of tokens that corrections.mask dropped because w is too small"),
+    ("mismatch/rejected/high", "mean", "share of tokens that corrections.mask dropped because w is too large"),
     ("mismatch/vetoed/num_tokens", "sum", "tokens with w below corrections.veto"),
-    ("mismatch/vetoed/num_records", "sum", "records dropped for having such a token"),
+    ("mismatch/vetoed/num_samples", "sum", "samples dropped because of such a token"),
     ("mismatch/kept_fraction", "mean", "share of tokens that corrections left in the loss"),
-    ("mismatch/log_perplexity/rollout", "mean", "of the engine: mean over records of the mean -log-prob, nats"),
-    ("mismatch/log_perplexity/old", "mean", "of the trainer, the same"),
-    ("mismatch/log_perplexity/gap", "mean", "trainer's less engine's"),
+    ("mismatch/log_perplexity/rollout", "mean", "of the engine: mean over samples of the mean -log-prob, nats"),
+    ("mismatch/log_perplexity/old", "mean", "the same of the trainer"),
+    ("mismatch/log_perplexity/gap", "mean", "trainer's minus engine's"),
     ("mismatch/k1", "mean", "mean rollout - old log-prob: estimates KL(engine || trainer), unbiased"),
     ("mismatch/k3", "mean", "mean exp(d) - 1 - d: the same, never negative"),
-    ("mismatch/chi2/token", "mean", "mean w**2, less 1: estimates chi-squared(trainer || engine) of a token"),
-    ("mismatch/chi2/sequence", "mean", "the same over records, with w of the sum of d"),
+    ("mismatch/chi2/token", "mean", "mean w**2 - 1: estimates chi-squared(trainer || engine) of a token"),
+    ("mismatch/chi2/sequence", "mean", "the same over samples, with w = exp(sum of d)"),
     ("critic/loss", "mean", "half the squared error of the values, over updates"),
     ("critic/grad_norm", "max", "norm of the critic's gradient before clipping, largest of the step's updates"),
-    ("critic/value/mean", "mean", "values of trained tokens at the start of the step"),
-    ("critic/return/mean", "mean", "what they are regressed on"),
+    ("critic/value/mean", "mean", "mean value of trained tokens at the start of the step"),
+    ("critic/return/mean", "mean", "mean target of the values"),
     ("critic/explained_variance", "mean", "1 - var(returns - values) / var(returns): 1 is perfect, 0 a constant"),
-    ("critic/clip_fraction", "mean", "share of values that loss.critic.value_clip held"),
-    ("critic/is_alone", "last", "1 while the critic warms up and the policy stays, else 0"),
+    ("critic/clip_fraction", "mean", "share of values that loss.critic.value_clip clipped"),
+    ("critic/is_alone", "last", "1 while only the critic trains (warm-up), else 0"),
     ("preference/accuracy", "mean", "share of pairs whose preferred answer has the larger reward"),
-    ("preference/margin/mean", "mean", "preferred less other reward, beta (log pi - log ref), nats"),
+    ("preference/margin/mean", "mean", "reward of the preferred answer minus the other, with reward beta (log pi - log ref), nats"),
     ("preference/chosen_reward/mean", "mean", "reward of preferred answers"),
     ("preference/rejected_reward/mean", "mean", "reward of the others"),
     ("preference/num_pairs", "sum", "pairs in the loss"),
@@ -200,49 +200,49 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("train/learning_rate", "last", "of the step's last update"),
     ("train/num_loss_tokens", "sum", "tokens in the loss"),
     ("train/num_samples", "sum", "samples in the loss"),
-    ("train/num_rows", "sum", "token rows of the micro-batches, shared prefixes once"),
-    ("train/num_rows_saved", "sum", "token rows that sharing prompts and other prefixes left out"),
-    ("train/saved_fraction", "mean", "train/num_rows_saved over the rows that there would be without sharing"),
-    ("train/num_rows_repeated", "sum", "token rows computed twice, since a group was cut to fit micro-batches"),
-    ("train/wasted_fraction", "mean", "rows that several micro-batches compute, over all rows"),
-    ("train/num_rows_without_gradient", "sum", "token rows without a backward pass: their advantages are all 0"),
+    ("train/num_rows", "sum", "token rows of the micro-batches; shared prefixes count once"),
+    ("train/num_rows_saved", "sum", "token rows saved by sharing prefixes"),
+    ("train/saved_fraction", "mean", "train/num_rows_saved over the rows without sharing"),
+    ("train/num_rows_repeated", "sum", "token rows computed again because a group was split over micro-batches"),
+    ("train/wasted_fraction", "mean", "train/num_rows_repeated over train/num_rows"),
+    ("train/num_rows_without_gradient", "sum", "token rows without a backward pass, because their advantages are all 0"),
     ("train/num_micro_batches", "sum", "forward and backward passes"),
-    ("train/micro_batch_fill", "mean", "token rows over what the micro-batches could hold"),
+    ("train/micro_batch_fill", "mean", "token rows over the capacity of the micro-batches"),
     ("train/num_updates", "sum", "optimizer updates"),
-    ("train/old/num_taken", "sum", "tokens of later updates whose old log-prob is the engine's, not computed again"),
-    ("train/old/num_audited", "sum", "such tokens that the trainer scored to see that the two are equal to the bit"),
-    ("train/old/num_different", "sum", "audited tokens that were not equal; then everything was scored"),
-    ("train/tokens_per_s", "last", "train/num_rows a second of step/train_s"),
+    ("train/old/num_taken", "sum", "tokens of later updates whose old log-prob is the engine's"),
+    ("train/old/num_audited", "sum", "such tokens that the trainer scored too, to check that both are equal to the bit"),
+    ("train/old/num_different", "sum", "audited tokens that were not equal; the trainer then scores all"),
+    ("train/tokens_per_s", "last", "train/num_rows per second of step/train_s"),
     ("train/pack_s", "sum", "packing samples into micro-batches"),
-    ("train/old_s", "sum", "log-probs at the start of the step for later updates, the audit included"),
+    ("train/old_s", "sum", "old log-probs for later updates, with the audit"),
     ("train/reference_s", "sum", "log-probs of the reference model"),
     ("train/teacher_s", "sum", "log-probs of the teacher"),
     ("train/values_s", "sum", "the critic's values at the start of the step"),
-    ("train/preferences_s", "sum", "log-probs before each update of preferences"),
+    ("train/preferences_s", "sum", "log-probs before each update (DPO)"),
     ("train/forward_s", "sum", "forward passes with gradient"),
     ("train/backward_s", "sum", "backward passes"),
     ("train/optimizer_s", "sum", "clipping and the optimizer"),
-    ("train/critic_s", "sum", "forward and backward passes and updates of the critic"),
-    ("engine/tokens_per_s", "last", "sampled tokens a second of step/generate_s"),
+    ("train/critic_s", "sum", "forward, backward and updates of the critic"),
+    ("engine/tokens_per_s", "last", "sampled tokens per second of step/generate_s"),
     ("engine/num_steps", "sum", "forward passes"),
-    ("engine/num_sampled_tokens", "sum", "tokens drawn"),
-    ("engine/num_prefill_tokens", "sum", "prompt tokens computed, for the first time"),
-    ("engine/num_decode_tokens", "sum", "drawn tokens computed, for the first time"),
-    ("engine/num_shared_decode_tokens", "sum", "drawn tokens not computed: a sibling with the same tokens was"),
+    ("engine/num_sampled_tokens", "sum", "sampled tokens"),
+    ("engine/num_prefill_tokens", "sum", "prompt tokens computed for the first time"),
+    ("engine/num_decode_tokens", "sum", "sampled tokens computed for the first time"),
+    ("engine/num_shared_decode_tokens", "sum", "sampled tokens not computed, because a sibling with the same tokens was"),
     ("engine/num_recomputed_tokens", "sum", "tokens computed again after a retraction or a weight update"),
-    ("engine/num_cached_tokens", "sum", "tokens found computed: in the prefix cache, or by a sibling"),
-    ("engine/num_retractions", "sum", "times a sequence gave its pages back to go on later"),
+    ("engine/num_cached_tokens", "sum", "tokens not computed: found in the prefix cache, or computed by a sibling"),
+    ("engine/num_retractions", "sum", "times a sequence gave its pages back, to be computed again later"),
     ("step/time_s", "last", "the whole step"),
     ("step/generate_s", "sum", "sampling"),
     ("step/reward_s", "sum", "grading"),
-    ("step/audit_s", "sum", "the ledger, with forward passes of its own where it makes some"),
+    ("step/audit_s", "sum", "the ledger, with its own forward passes"),
     ("step/train_s", "sum", "forward, backward and optimizer"),
-    ("step/publish_s", "sum", "handing the new weights to the engine"),
+    ("step/publish_s", "sum", "publishing the new weights to the engine"),
     ("step/evaluate_s", "sum", "evaluation"),
     ("step/checkpoint_s", "sum", "saving a checkpoint"),
     ("step/save_rollouts_s", "sum", "writing rollouts to disk"),
     ("memory/peak_bytes", "max", "largest resident memory of the process so far"),
-    ("eval/reward/mean", "mean", "over valid answers: greedy ones, or sampled ones when greedy is off"),
+    ("eval/reward/mean", "mean", "over valid answers: greedy, or sampled when evaluate.greedy is off"),
     ("eval/sampled/reward/mean", "mean", "over valid sampled completions"),
     ("eval/sampled/best/mean", "mean", "best reward among a prompt's sampled completions, over prompts"),
     ("eval/num_prompts", "last", "evaluation prompts"),

@@ -1,4 +1,4 @@
-"""How far a long phase is: a live bar on a terminal, a line now and then elsewhere, nothing when quiet."""
+"""Progress of a long phase: a live bar on a terminal, occasional lines elsewhere, nothing when quiet."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,21 +18,21 @@ from rich.progress import Progress as RichProgress
 from zerogap.obs.clock import Clock, format_duration, monotonic_s
 
 PLAIN_INTERVAL_S = 15.0
-"""Without a terminal a phase is reported at most this often, so that short phases say nothing."""
+"""Without a terminal, report a phase at most this often; short phases print nothing."""
 
 
 class Phase:
-    """One running phase: tell it what is done. This one says nothing."""
+    """A running phase, told what is done. This class shows nothing."""
 
     def advance(self, count: int = 1) -> None:
-        """``count`` more are done."""
+        """``count`` more units are done."""
 
     def update(self, completed: int, total: int | None = None) -> None:
-        """``completed`` are done in all; a given ``total`` replaces the one before."""
+        """``completed`` units are done in all; ``total``, if given, replaces the earlier one."""
 
 
 class Progress:
-    """Phases on one console; steps print on the same console, so that bar and lines do not overwrite each other."""
+    """Phases on one console. Step lines use the same console, so bar and lines do not overwrite each other."""
 
     def __init__(
         self, console: Console, *, is_quiet: bool = False, clock: Clock = monotonic_s
@@ -45,7 +45,7 @@ class Progress:
     def phase(
         self, name: str, *, total: int | None = None, unit: str = ""
     ) -> Generator[Phase, None, None]:
-        """Show the block as a phase of ``total`` units, or of unknown length.
+        """Show the block as a phase of ``total`` units; None: unknown length.
 
         Phases do not nest on a terminal: the inner one would need a second live region.
         """

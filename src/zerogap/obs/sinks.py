@@ -1,4 +1,4 @@
-"""Where a step's metrics go."""
+"""Sinks: where metrics are written."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Protocol
 from zerogap.obs.jsonl import JsonlFile
 
 Metrics = Mapping[str, float]
-"""Reduced metrics of one step by declared name."""
+"""Declared name -> reduced value, of one step."""
 
 
 class MetricSink(Protocol):
-    """Something that keeps or shows metrics."""
+    """Keeps or shows metrics."""
 
     def write(self, step: int, weight_version: int, metrics: Metrics) -> None:
-        """Take the metrics of a finished step; they are safe when this returns.
+        """Take the metrics of a finished step; they are stored when this returns.
 
         Args:
             step: from 1; 0 is the evaluation before the first step.
@@ -23,7 +23,7 @@ class MetricSink(Protocol):
         """
 
     def close(self) -> None:
-        """Write out what is pending. Nothing may be written afterwards."""
+        """Write what is pending; no writes afterwards."""
 
 
 class JsonlSink:

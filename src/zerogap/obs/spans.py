@@ -1,4 +1,4 @@
-"""What a step spent its time on.
+"""Where a step spends its time.
 
 ``with spans.span("generate"): ...`` times a block. Each finished span is handed to ``write`` (events.jsonl) and
 added to the totals of its name, which ``take_totals`` returns and clears once a step. Spans may nest; a parent's

@@ -7,12 +7,12 @@ from zerogap.errors import MissingExtra
 from zerogap.obs.clock import unix_time_s
 from zerogap.obs.sinks import Metrics
 
-# SessionLog.START in tensorboard's event.proto: a reader forgets what it has from this step on.
+# SessionLog.START in tensorboard's event.proto: a reader drops what it has from this step on.
 _SESSION_START = 1
 
 
 class TensorBoardSink:
-    """Event files in ``folder``; a resumed run tells TensorBoard to forget what came after its step."""
+    """Event files in ``folder``; a resumed run makes TensorBoard forget later steps."""
 
     def __init__(self, folder: Path, *, resumed_step: int | None = None) -> None:
         """Open a new event file.

@@ -1,4 +1,4 @@
-"""alarms.jsonl as a table: alarms that went on, until when, and what the mismatch budget did."""
+"""alarms.jsonl as a table: alarms with their duration, and the decisions of the mismatch budget."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,51 +14,51 @@ class AlarmRow:
     steps: str
     what: str
     sign: str
-    """What was measured, and since when."""
+    """Measured value, and the step it was first seen."""
     why: str
-    """The suspect, or the source of the gap."""
+    """The probable cause, or the source of the gap."""
     command: str
-    """What shows more; empty for decisions."""
+    """Command for a closer look; empty for decisions."""
     is_failure: bool
 
 
 def alarm_rows(run: RunData) -> list[AlarmRow]:
-    """In the order in which they began."""
+    """Rows in order of their first step."""
     rows = []
-    for place, record in enumerate(run.alarms):
-        if record["event"] == "alarm":
-            if record["change"] == "on":
-                rows.append(_alarm(record, run.alarms[place + 1 :]))
+    for place, entry in enumerate(run.alarms):
+        if entry["event"] == "alarm":
+            if entry["change"] == "on":
+                rows.append(_alarm(entry, run.alarms[place + 1 :]))
         else:
-            rows.append(_decision(record))
+            rows.append(_decision(entry))
     return rows
 
 
-def _alarm(record: Json, later: Sequence[Json]) -> AlarmRow:
-    ended = next(_ends_of(record["kind"], later), None)
+def _alarm(entry: Json, later: Sequence[Json]) -> AlarmRow:
+    ended = next(_ends_of(entry["kind"], later), None)
     return AlarmRow(
-        steps=f"{record['step']} to {ended}" if ended else f"{record['step']} on",
-        what=f"alarm: {record['kind']}",
-        sign=f"{record['metric']}{_value(record['first_value'])} at step {record['first_step']}",
-        why=record["suspect"],
-        command=record["command"],
+        steps=f"{entry['step']} to {ended}" if ended else f"{entry['step']} on",
+        what=f"alarm: {entry['kind']}",
+        sign=f"{entry['metric']}{_value(entry['first_value'])} at step {entry['first_step']}",
+        why=entry["suspect"],
+        command=entry["command"],
         is_failure=True,
     )
 
 
 def _ends_of(kind: str, later: Sequence[Json]) -> Iterator[int]:
-    for record in later:
-        if record["event"] == "alarm" and (record["kind"], record["change"]) == (kind, "off"):
-            yield record["step"]
+    for entry in later:
+        if entry["event"] == "alarm" and (entry["kind"], entry["change"]) == (kind, "off"):
+            yield entry["step"]
 
 
-def _decision(record: Json) -> AlarmRow:
-    is_stop = record["event"] == "stop"
+def _decision(entry: Json) -> AlarmRow:
+    is_stop = entry["event"] == "stop"
     return AlarmRow(
-        steps=str(record["step"]),
-        what="budget: the run stops" if is_stop else f"budget: {record['remedy']}",
-        sign=f"gap/total/mean{_value(record['total'])}, above {format_number(record['budget'])}",
-        why=f"mostly {record['source']}{_value(record['source_mean'])}",
+        steps=str(entry["step"]),
+        what="budget: the run stops" if is_stop else f"budget: {entry['remedy']}",
+        sign=f"gap/total/mean{_value(entry['total'])}, above {format_number(entry['budget'])}",
+        why=f"mostly {entry['source']}{_value(entry['source_mean'])}",
         command="",
         is_failure=is_stop,
     )

@@ -1,4 +1,4 @@
-"""Rollouts as cards: what the prompt was, what came back, how it was graded."""
+"""Rollouts as cards: prompt, completion, grade."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ class Card:
 
     title: str
     reward: str | None
-    """None: it has none, since it failed."""
+    """None if the rollout failed."""
     reward_parts: list[tuple[str, str]]
     outcome: str
     is_valid: bool
     detail: str
-    """What failed."""
+    """The failure, if any."""
     facts: list[tuple[str, str]]
     gap: str | None
-    """The largest; None if no token was compared."""
+    """The largest gap; None if no token was compared."""
     gap_style: str
     prompt: str
     tokens: Sequence[TokenView | Omission]
@@ -49,7 +49,7 @@ class CardList:
 
 
 def build_cards(ranked: RankedRollouts, decode_token: DecodeToken) -> list[CardList]:
-    """The headings that have a card."""
+    """The lists with at least one card."""
     lists = (("Best", ranked.best), ("Worst", ranked.worst), ("Failed", ranked.failed))
     return [
         CardList(heading, [_card(rollout, decode_token) for rollout in rollouts])
@@ -63,11 +63,11 @@ def describe_ranking(ranked: RankedRollouts) -> str:
     first, last = ranked.steps[0], ranked.steps[-1]
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     if not ranked.num_scored:
-        return f"From {steps}, of whose rollouts none has a reward."
+        return f"From {steps}; no rollout has a reward."
     rewards = [rollout.sample.reward or 0.0 for rollout in (*ranked.best, *ranked.worst)]
     low, high = format_number(min(rewards)), format_number(max(rewards))
     spread = f"all with reward {low}" if low == high else f"with rewards from {low} to {high}"
-    return f"From {steps}: {ranked.num_scored:,} scored rollouts, {spread}. Equal rewards: one of each prompt first."
+    return f"From {steps}: {ranked.num_scored:,} scored rollouts, {spread}. Among equal rewards, one per prompt comes first."
 
 
 def _card(rollout: KeptRollout, decode_token: DecodeToken) -> Card:
@@ -89,13 +89,13 @@ def _card(rollout: KeptRollout, decode_token: DecodeToken) -> Card:
 
 
 def _parts(sample: Sample) -> list[tuple[str, str]]:
-    """What was graded before a failure counts for nothing."""
+    """Parts of the reward; none if the rollout failed."""
     parts = {} if sample.reward is None else sample.reward_parts
     return [(visible(name), format_number(value)) for name, value in parts.items()]
 
 
 def _noted(rollout: KeptRollout) -> list[tuple[str, str]]:
-    """The prompt holds its question already."""
+    """Notes on the prompt, except the question, which the prompt shows."""
     noted = {name: value for name, value in rollout.note.items() if name != "question"}
     return [(visible(name), visible(str(v))) for name, v in noted.items() if v is not None]
 

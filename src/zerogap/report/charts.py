@@ -1,4 +1,4 @@
-"""Which curves a run's page has."""
+"""The charts of a report."""
 
 from zerogap.obs import GAP_SOURCES, metric
 from zerogap.report.curves import Chart, draw_chart
@@ -14,7 +14,7 @@ def draw_charts(run: RunData) -> list[Chart]:
 
 
 def _reward(run: RunData) -> Chart | None:
-    caption = "Mean reward: of the step's valid samples, and of held-out prompts."
+    caption = "Mean reward of the step's valid samples, and of held-out prompts."
     training = _series(run, "reward/mean", "training", 1)
     return draw_chart(
         "Reward", caption, [training, _series(run, "eval/reward/mean", "held-out", 2, "points")]
@@ -45,7 +45,7 @@ def _sources(run: RunData) -> Chart | None:
         zero = ", ".join(one.label for one in series if one.points and one not in moved)
         rest = f" Exactly 0 at every step: {zero}." if zero else ""
         return draw_chart(title, f"{_SOURCES}{rest}", moved)
-    # Bars of no height would show nothing: five exact zeros are one line in their band.
+    # Bars of height 0 are invisible: five exact zeros are drawn as one line in their band.
     zeros = max((one.points for one in series), key=len)
     return draw_chart(
         title,
@@ -56,13 +56,11 @@ def _sources(run: RunData) -> Chart | None:
     )
 
 
-_SOURCES = "Mean |difference| that the loss sees of each source, nats an audited token, stacked."
+_SOURCES = "Mean |difference| that the loss sees from each source, nats per audited token, stacked."
 
 
 def _speed(run: RunData) -> Chart | None:
-    caption = (
-        "Tokens a second: sampled while generating, and of the samples trained on while training."
-    )
+    caption = "Tokens per second: sampled during generation, and trained rows during training."
     engine = _series(run, "engine/tokens_per_s", "generate", 1)
     return draw_chart("Speed", caption, [engine, _series(run, "train/tokens_per_s", "train", 2)])
 
@@ -76,10 +74,10 @@ def _time(run: RunData) -> Chart | None:
     named = {step: 0.0 for step, _ in run.points("step/time_s")}
     for step, value in (point for part in parts for point in part.points):
         named[step] = named.get(step, 0.0) + value
-    # Clocks are read one after another, so the parts may exceed the whole by a rounding.
+    # Clocks are read in sequence, so the parts may exceed the whole by a rounding error.
     rest = [(step, max(0.0, whole - named[step])) for step, whole in run.points("step/time_s")]
-    caption = "Seconds of a step; rest is grading, auditing, publishing, checkpoints and records."
-    return draw_chart("Time a step", caption, [*parts, Series("rest", 5, rest, "stack")])
+    caption = "Seconds per step; rest is grading, auditing, publishing, checkpoints and files."
+    return draw_chart("Time per step", caption, [*parts, Series("rest", 5, rest, "stack")])
 
 
 def _single(run: RunData) -> list[Chart | None]:
@@ -95,7 +93,7 @@ def _single(run: RunData) -> list[Chart | None]:
         for title, name in names.items()
     )
     return [
-        draw_chart("Completion length", "Sampled tokens a sample.", length),
+        draw_chart("Completion length", "Sampled tokens per sample.", length),
         entropy,
         norm,
         clipped,

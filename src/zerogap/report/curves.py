@@ -1,4 +1,4 @@
-"""Charts over steps as SVG geometry: the template only draws what is here."""
+"""Charts over steps as SVG geometry, which the template only draws."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from zerogap.report.scales import LinearScale, Scale, integer_ticks
 
 @dataclass(frozen=True)
 class Mark:
-    """A tick: its pixel along the axis, and its label."""
+    """A tick: its position in pixels, and its label."""
 
     at: float
     label: str
@@ -18,7 +18,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Key:
-    """A line of the legend."""
+    """An entry of the legend."""
 
     label: str
     style: str
@@ -28,20 +28,20 @@ class Key:
 
 @dataclass(frozen=True)
 class Chart:
-    """What one figure shows."""
+    """The content of one figure."""
 
     title: str
     caption: str
     x_ticks: list[Mark]
     y_ticks: list[Mark]
     rules: list[Mark]
-    """Dashed horizontal lines of reference."""
+    """Dashed horizontal reference lines."""
     zero_band_top: float | None
-    """Where the band of exact zeros begins; it ends at the plot's bottom."""
+    """Top of the band of exact zeros; it ends at the bottom of the plot."""
     shapes: list[Shape]
     keys: list[Key]
     hover: dict[str, object]
-    """steps, x [steps], and per series its label, style, y [steps] and text [steps]; null where not measured."""
+    """steps, x [steps], and for each series label, style, y [steps] and text [steps]; null if not measured."""
 
 
 def draw_chart(
@@ -56,12 +56,12 @@ def draw_chart(
     """Lay out a chart; None if no series has a point.
 
     Args:
-        title: in words.
-        caption: what exactly is drawn, units included.
-        series: drawn in this order, the first lowest; those of form "stack" stand on each other.
-        scale: of the y axis; linear around the values by default.
+        title: of the figure.
+        caption: exact meaning, with units.
+        series: drawn in this order; those of form "stack" are stacked, the first at the bottom.
+        scale: of the y axis; default: linear around the values.
         rules: (value, label) of reference lines.
-        zero_band: share of the axis that ``scale`` keeps for exact zeros.
+        zero_band: share of the axis that ``scale`` reserves for exact zeros.
     """
     series = [one for one in series if one.points]
     if not series:

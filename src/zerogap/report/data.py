@@ -1,4 +1,4 @@
-"""What a run's folder says. A run that was killed, or still goes on, leaves parts out: they are empty here."""
+"""Reads a run's folder. A killed or unfinished run lacks some parts, which are empty here."""
 
 import json
 from collections.abc import Mapping
@@ -18,22 +18,22 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything on the page but the rollouts."""
+    """The data of the page, except rollouts."""
 
     name: str
     config: Json
     """As recorded; empty if absent."""
     environment: Json
     """As recorded; empty if absent."""
-    records: tuple[Json, ...]
-    """One a step, in order of steps; step 0 is the evaluation before the first."""
+    entries: tuple[Json, ...]
+    """Lines of metrics.jsonl, one per step; step 0 is the initial evaluation."""
     alarms: tuple[Json, ...] = ()
-    """Alarms that went on or off, and decisions of the mismatch budget, as they came."""
+    """Lines of alarms.jsonl: alarms that went on or off, and decisions of the mismatch budget."""
 
     @property
     def num_steps(self) -> int:
-        """Training steps done."""
-        return sum(1 for record in self.records if record["step"] > 0)
+        """Number of finished training steps."""
+        return sum(1 for entry in self.entries if entry["step"] > 0)
 
     @property
     def num_planned_steps(self) -> int | None:
@@ -42,8 +42,8 @@ class RunData:
         return run.get("steps") if isinstance(run, dict) else None
 
     def points(self, name: str) -> list[tuple[int, float]]:
-        """(step, value) wherever the metric was measured."""
-        return [(record["step"], record[name]) for record in self.records if name in record]
+        """(step, value) of every step that measured the metric."""
+        return [(entry["step"], entry[name]) for entry in self.entries if name in entry]
 
     def total(self, name: str) -> float:
         """Sum over all steps; 0 if it was never measured."""
@@ -54,17 +54,17 @@ def read_run(folder: RunFolder) -> RunData:
     """Read the folder of a run in any state.
 
     Raises:
-        CheckpointError: it is no run's folder, or one of its files was damaged by something else than a kill.
+        CheckpointError: not the folder of a run, or a file was damaged by something other than a kill.
     """
     if not (folder.config.exists() or folder.metrics.exists()):
-        msg = f"{folder.path}: holds neither config.json nor metrics.jsonl, so it is no run's folder; give the folder that run.dir named"
+        msg = f"{folder.path}: has neither config.json nor metrics.jsonl, so it is not the folder of a run; give the folder that run.dir named"
         raise CheckpointError(msg)
-    records = read_jsonl(folder.metrics) if folder.metrics.exists() else []
+    entries = read_jsonl(folder.metrics) if folder.metrics.exists() else []
     return RunData(
         name=folder.path.resolve().name,
         config=_read_json(folder.config),
         environment=_read_json(folder.environment),
-        records=tuple(sorted(records, key=lambda record: record["step"])),
+        entries=tuple(sorted(entries, key=lambda entry: entry["step"])),
         alarms=tuple(read_jsonl(folder.alarms)) if folder.alarms.exists() else (),
     )
 
@@ -80,7 +80,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed_settings(config: Json) -> dict[str, Any]:
-    """Dotted keys of what differs from its default; everything, if this version does not know the recipe's form."""
+    """Dotted keys that differ from their default; all keys if the recipe is of another version."""
     try:
         known = RunConfig.model_validate_json(json.dumps(config))
     except ValidationError:  # written by another version of the package
@@ -94,5 +94,5 @@ def _read_json(path: Path) -> Json:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        msg = f"{path}: not JSON, though the run writes it whole: something else changed it; restore it, or delete it (a report leaves that part out)"
+        msg = f"{path}: not JSON, so something else changed it; restore it, or delete it (the report then leaves that part out)"
         raise CheckpointError(msg) from error

@@ -1,4 +1,4 @@
-"""The gap by source over a whole run: what each would cost, and what the loss saw of it."""
+"""The gap by source over a whole run, raw and as the loss saw it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from zerogap.report.numbers import format_number, format_share, plural
 
 @dataclass(frozen=True)
 class GapCell:
-    """A number of nats a token."""
+    """A number of nats per token."""
 
     text: str
     is_zero: bool
-    """Exactly 0, and drawn as such."""
+    """Whether it is exactly 0."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class GapRow:
 
 @dataclass(frozen=True)
 class GapTable:
-    """All sources in the order of the ledger's rungs."""
+    """All sources, in the order of the ledger's stages."""
 
     rows: list[GapRow]
     caption: str
@@ -63,11 +63,11 @@ def _cell(value: float) -> GapCell:
 
 def _sentences(run: RunData) -> Iterator[str]:
     yield (
-        f"Nats a token over {plural(run.total('gap/num_tokens'), 'audited token')}; ledger.jsonl has them by step. "
-        "Raw is what a source would cost if nothing were replayed, open what the loss sees."
+        f"Nats per token over {plural(run.total('gap/num_tokens'), 'audited token')}; ledger.jsonl has each step. "
+        "Raw is what a source would cost without replay; open is what the loss sees."
     )
     if lost := run.total("gap/num_unattributed"):
-        yield f"{plural(lost, 'more token')} were drawn by weights that are gone, and are in no number here."
+        yield f"{plural(lost, 'more token')} could not be attributed, because the weights that sampled them are not available."
     if any(share for _, share in run.points("gap/tokens/differing_share")):
         share = _mean(run, "gap/tokens/differing_share")
-        yield f"Decoding and encoding again would put other ids in the place of {format_share(share)}."
+        yield f"Re-tokenisation would change the ids of {format_share(share)}."

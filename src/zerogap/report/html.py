@@ -1,4 +1,4 @@
-"""Pages in one file that load nothing: every template escapes by default, and the content security policy lets no script run but ours."""
+"""Pages in one file that load nothing. Templates escape by default, and the content security policy allows only our script."""
 
 import base64
 import hashlib
@@ -8,11 +8,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def render(template: str, **parts: object) -> str:
-    """A page of ``templates/``, with the style and the script that all pages have.
+    """Render a page of ``templates/`` with the common style and script.
 
     Args:
         template: name of the file.
-        parts: what the template uses; text in it is escaped.
+        parts: variables of the template; text is escaped.
     """
     templates = Environment(
         loader=PackageLoader("zerogap.report"),
@@ -29,8 +29,8 @@ def render(template: str, **parts: object) -> str:
 
 
 def write_page(path: Path, html: str) -> Path:
-    """Write the page, complete or not at all; returns ``path``."""
-    # Lone surrogates in a recipe's text have no UTF-8; a browser shows the reference as a replacement character.
+    """Write the page, complete or absent; returns ``path``."""
+    # Lone surrogates have no UTF-8; a browser shows the reference as a replacement character.
     partial = path.with_suffix(".partial")
     partial.write_bytes(html.encode("utf-8", errors="xmlcharrefreplace"))
     return partial.replace(path)

@@ -1,4 +1,4 @@
-"""Numbers as people read them. Exactly 0 is never confused with nearly 0."""
+"""Numbers for people. Exactly 0 always looks different from nearly 0."""
 
 import math
 
@@ -31,7 +31,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Per cent; a share that is not 0 never reads as 0 %, and one that is not whole never as 100 %."""
+    """Per cent; only exactly 0 reads as 0 %, and only exactly 1 as 100 %."""
     percent = 100 * share
     if 0 < percent < 0.1:
         return "<0.1 %"

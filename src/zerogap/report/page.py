@@ -1,4 +1,4 @@
-"""``report.html``: one file, nothing loaded from elsewhere, readable while the run goes on.
+"""``report.html``: one file without external resources, readable while the run continues.
 
 Text from the run (completions, prompts, settings, errors) is hostile until escaped: see ``html``.
 """
@@ -31,12 +31,12 @@ def write_report(run_dir: Path, *, decode_token: Callable[[int], str]) -> Path:
     """Write ``<run_dir>/report.html`` from what the folder holds, and return its path.
 
     Args:
-        run_dir: a run's folder, finished or not; nothing outside of it is read.
-        decode_token: text of one id, its leading blank and special tokens included. It may raise LookupError
+        run_dir: a run's folder, finished or not; nothing outside it is read.
+        decode_token: text of one id, with its leading blank; special tokens too. It may raise LookupError
             or ValueError for an id that the tokenizer does not have.
 
     Raises:
-        CheckpointError: it is no run's folder, or ``metrics.jsonl`` or ``config.json`` is damaged.
+        CheckpointError: not the folder of a run, or ``metrics.jsonl`` or ``config.json`` is damaged.
     """
     folder = RunFolder(run_dir)
     run = read_run(folder)

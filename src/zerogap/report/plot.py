@@ -1,4 +1,4 @@
-"""Where a series lies in a chart, in pixels of its view box: x to the right, y down."""
+"""Positions of a series in a chart, in pixels of its view box: x to the right, y down."""
 
 import math
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ WIDTH, HEIGHT = 520, 224
 LEFT, RIGHT, TOP, BOTTOM = 62, 508, 10, 198
 """The plot's edges within the view box."""
 DENSE = 300
-"""Lines of more points are drawn thinner: they cross a pixel more than once."""
+"""Lines with more points are drawn thinner, since they cross pixels more than once."""
 
 Form = Literal["line", "halo", "points", "stack"]
-"""line; a wide pale line, to lie under another; marked points joined over steps without a value; stacked bars."""
+"""A line; a wide pale line under another; marked points, joined over missing steps; stacked bars."""
 Points = Sequence[tuple[int, float]]
-"""(step, value), steps rising; a step that is missing was not measured."""
+"""(step, value) with ascending steps; missing steps were not measured."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Series:
 
     label: str
     slot: int
-    """Colour of the page's palette, from 1."""
+    """Colour in the page's palette, from 1."""
     points: Points
     form: Form = "line"
 
@@ -53,9 +53,9 @@ class Plot:
 
     scale: Scale
     first: int
-    """Step at the left."""
+    """Leftmost step."""
     last: int
-    """Step at the right."""
+    """Rightmost step."""
 
     @property
     def step_width(self) -> float:
@@ -67,13 +67,13 @@ class Plot:
         return round(LEFT + (step - self.first + 0.5) * self.step_width, 2)
 
     def y(self, value: float) -> float:
-        """A value; infinities lie on the edge they point to."""
+        """Position of a value; infinities lie on the edge."""
         if math.isinf(value):
             return TOP if value > 0 else BOTTOM
         return at_share(self.scale.place(value))
 
     def shapes(self, series: Series, tops: Points | None) -> list[Shape]:
-        """What to draw: bars up to ``tops`` for one of a stack, else lines, and dots where a line has one point."""
+        """What to draw: bars up to ``tops`` for a stack, else lines, and dots for lines of one point."""
         style = series.style + (" dense" if len(series.points) > DENSE else "")
         if tops is not None:
             return [Shape("path", style, d=self._bars(series.points, tops))]
@@ -99,12 +99,12 @@ class Plot:
 
 
 def at_share(share: float) -> float:
-    """The pixel of a share of the y axis."""
+    """Position of a share of the y axis."""
     return round(BOTTOM - share * (BOTTOM - TOP), 2)
 
 
 def stack(series: Sequence[Series]) -> dict[str, list[tuple[int, float]]]:
-    """Label -> (step, top of its bar), each standing on those before it."""
+    """Label -> (step, top of its bar); bars are stacked in order."""
     reached: dict[int, float] = {}
     tops: dict[str, list[tuple[int, float]]] = {}
     for one in series:
@@ -116,7 +116,7 @@ def stack(series: Sequence[Series]) -> dict[str, list[tuple[int, float]]]:
 
 
 def _runs(points: Points) -> list[list[tuple[int, float]]]:
-    """Points of consecutive steps; a line must not suggest values where nothing was measured."""
+    """Runs of consecutive steps: a line must not suggest values that were not measured."""
     runs: list[list[tuple[int, float]]] = []
     for step, value in points:
         if runs and runs[-1][-1][0] == step - 1:

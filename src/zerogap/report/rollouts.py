@@ -1,4 +1,4 @@
-"""Rollouts kept in a run's folder: the newest ones, and which of them to show."""
+"""Reads the newest rollouts in a run's folder, and chooses which to show."""
 
 import itertools
 import json
@@ -18,48 +18,48 @@ from zerogap.types import Sample
 
 TRAINER_COLUMN = "old_log_probs"
 NUM_RANKED = 5
-"""How many best, how many worst and how many failed rollouts are shown."""
+"""How many of the best, of the worst and of the failed rollouts to show."""
 
 
 @dataclass(frozen=True, eq=False)
 class KeptRollout:
-    """A sample, and what the trainer thought of its tokens."""
+    """A sample with the trainer's log-probs."""
 
     step: int
     sample: Sample
     old_log_probs: np.ndarray
-    """float32 [T], the trainer's at the start of the step; NaN where nothing trained or nothing was kept."""
+    """float32 [T], the trainer's at the start of the step; NaN at tokens that did not train or were not stored."""
     note: Mapping[str, Any]
-    """What was written down for people about the prompt, such as its reference answer."""
+    """Notes on the prompt for people, such as its reference answer."""
 
     @property
     def gap(self) -> np.ndarray:
-        """float64 [T]: |trainer's - engine's log-prob|; NaN where one of them is missing. 0 only if equal bit for bit."""
+        """float64 [T]: |trainer's - engine's log-prob|; NaN if one is missing; 0 only if equal to the bit."""
         ours, theirs = self.old_log_probs.astype(np.float64), self.sample.rollout_log_probs
         return np.abs(ours - theirs)
 
 
 @dataclass(frozen=True)
 class RankedRollouts:
-    """Disjoint; a rollout without a reward is never ranked."""
+    """Best, worst and failed rollouts, without overlap; only rollouts with a reward are ranked."""
 
     best: list[KeptRollout]
     worst: list[KeptRollout]
     """Lowest reward first."""
     failed: list[KeptRollout]
-    """Of the newest kept step first."""
+    """Newest step first."""
     num_scored: int
-    """Rollouts that were ranked."""
+    """Number of ranked rollouts."""
     steps: list[int]
-    """Steps they come from."""
+    """Steps of the rollouts."""
 
 
 def read_newest(folder: Path, notes: list[str]) -> list[KeptRollout]:
-    """Rollouts of the last kept step, and of as many before it as give enough to rank.
+    """Rollouts of the newest stored step, and of earlier ones until there are enough to rank.
 
     Args:
         folder: the run's ``rollouts``; may be absent.
-        notes: gets a sentence for each step that cannot be read; a kill may leave one behind.
+        notes: gets a sentence for each unreadable step; a kill may leave one.
     """
     kept: list[KeptRollout] = []
     for step_folder in sorted(folder.glob("step_*"), reverse=True):
@@ -73,7 +73,7 @@ def read_newest(folder: Path, notes: list[str]) -> list[KeptRollout]:
 
 
 def rank(rollouts: Sequence[KeptRollout]) -> RankedRollouts:
-    """The best and the worst by reward; among equal rewards, one of each group before a second of any."""
+    """The best and the worst by reward; among equal rewards, each group comes once before any comes twice."""
     scored = [rollout for rollout in rollouts if rollout.sample.reward is not None]
     best = _spread(scored, sign=-1)[: min(NUM_RANKED, math.ceil(len(scored) / 2))]
     others = [rollout for rollout in scored if not any(rollout is one for one in best)]

@@ -1,4 +1,4 @@
-"""From values to places on an axis: 0 is its lower end, 1 its upper."""
+"""Maps values to positions on an axis: 0 is the lower end, 1 the upper end."""
 
 import math
 from collections.abc import Iterable
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 FLOAT32_EPSILON = 2.0**-23
-"""Spacing of float32 at 1: the rounding that a single reordered addition may leave."""
+"""Spacing of float32 at 1: the rounding error that one reordered addition may cause."""
 ZERO_BAND = 0.13
-"""Share of a ``ZeroLogScale`` that exact zeros have for themselves, below its break."""
+"""Share of a ``ZeroLogScale`` that is reserved for exact zeros, below its break."""
 
 _NARROWEST = 0.1
-"""Least span of a linear axis, relative to its values: closer up, noise looks like a trend."""
+"""Smallest span of a linear axis, relative to its values; a smaller span makes noise look like a trend."""
 _LOWEST_DECADE, _HIGHEST_DECADE = -9, -1
 
 
 @dataclass(frozen=True)
 class Tick:
-    """A labelled place."""
+    """A labelled position."""
 
     at: float
     """Share of the axis."""
@@ -31,7 +31,7 @@ class Scale(Protocol):
         """Share of the axis, in [0, 1] for values it was built from."""
 
     def ticks(self) -> list[Tick]:
-        """Labelled places, from low to high."""
+        """Ticks from low to high."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class LinearScale:
 
 @dataclass(frozen=True)
 class ZeroLogScale:
-    """Decades above a break, and below it a band for exact zeros: neither hides in the other.
+    """Decades above a break, and a separate band for exact zeros below it.
 
-    A logarithm has no place for 0, and a linear axis shows 1e-7 at the same place as 0.
+    A logarithmic axis has no 0, and a linear axis shows 1e-7 like 0.
     """
 
     low: int

@@ -1,4 +1,4 @@
-"""The run in words and in a few numbers."""
+"""The run in sentences and key numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from zerogap.types import Outcome
 
 @dataclass(frozen=True)
 class Tile:
-    """One number to read first."""
+    """A key number."""
 
     label: str
     value: str
     note: str
     unit: str = ""
     is_zero: bool = False
-    """The gap is exactly 0: drawn in the colour of exact zeros."""
+    """Whether the gap is exactly 0; it is then drawn in the colour of exact zeros."""
 
 
 def describe_outcome(run: RunData) -> list[str]:
-    """Sentences: what happened to the reward, to the gap, to the samples, and whether the run is whole."""
-    if not run.records:
-        return ["No step has been recorded yet: the run was stopped, or has only begun."]
+    """Sentences on the reward, the gap, failed samples, and whether the run is finished."""
+    if not run.entries:
+        return ["No step has been recorded yet: the run was stopped, or has just begun."]
     return [
         _reward_sentence(run),
         *_gap_sentence(run),
@@ -35,7 +35,7 @@ def describe_outcome(run: RunData) -> list[str]:
 
 
 def tiles(run: RunData) -> list[Tile]:
-    """The numbers that were measured."""
+    """Tiles for the measured numbers."""
     return [
         *_reward_tile(run),
         *_gap_tile(run),
@@ -54,7 +54,7 @@ def _reward_sentence(run: RunData) -> str:
         once = f"Held-out reward was {format_number(held_out[0][1])} at step {held_out[0][0]} and was measured once"
         return f"{once}; training reward {_change(training)} {length}."
     if held_out:
-        return f"Held-out reward was {format_number(held_out[0][1])}; no step has followed."
+        return f"Held-out reward was {format_number(held_out[0][1])} before the first step."
     if training:
         return f"Training reward {_change(training)} {length}; nothing held out was evaluated."
     return f"No reward was recorded {length}."
@@ -92,13 +92,13 @@ def _samples_sentence(run: RunData) -> Iterator[str]:
     drawn = run.total("rollout/num_samples")
     failed = sum(run.total(f"outcome/{kind}") for kind in Outcome if not kind.is_valid)
     if drawn and failed:
-        yield f"{failed:,.0f} of {plural(drawn, 'sample')} failed and were left out of the training."
+        yield f"{failed:,.0f} of {plural(drawn, 'sample')} failed and did not train."
 
 
 def _unfinished_sentence(run: RunData) -> Iterator[str]:
     planned = run.num_planned_steps
     if planned is not None and run.num_steps < planned:
-        yield f"The recipe asks for {plural(planned, 'step')}, of which {run.num_steps:,} were recorded: the run was stopped, or is not finished."
+        yield f"{run.num_steps:,} of {plural(planned, 'step')} were recorded: the run was stopped, or is not finished."
 
 
 def _reward_tile(run: RunData) -> Iterator[Tile]:

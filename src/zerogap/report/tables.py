@@ -1,4 +1,4 @@
-"""The page's tables: how samples ended, what was left out, settings, environment, all steps."""
+"""The tables of the page: outcomes, exclusions, settings, environment, metrics by step."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from zerogap.report.numbers import format_number, format_share
 from zerogap.types import Outcome
 
 MAX_STEP_ROWS = 200
-"""Longer runs show evenly spaced steps: the table is to be read, metrics.jsonl is to be loaded."""
+"""Longer runs show evenly spaced steps; metrics.jsonl has all of them."""
 
 _STEP_COLUMNS = (
     "reward/mean",
@@ -30,7 +30,7 @@ _STEP_COLUMNS = (
 
 @dataclass(frozen=True)
 class Count:
-    """How many samples or groups fell under one heading."""
+    """Number of samples or groups of one kind."""
 
     label: str
     description: str
@@ -47,13 +47,13 @@ class StepTable:
 
     columns: list[str]
     rows: list[list[str]]
-    """The step, then one text a column; empty where not measured."""
+    """The step, then one text per column; empty if not measured."""
     every: int
-    """One step in so many is shown."""
+    """Every this many steps are shown."""
 
 
 def outcome_counts(run: RunData) -> list[Count]:
-    """Samples by outcome; kinds that were never recorded are left out."""
+    """Samples by outcome, without kinds that never occurred."""
     total = run.total("rollout/num_samples") or sum(
         run.total(f"outcome/{kind}") for kind in Outcome
     )
@@ -77,10 +77,10 @@ def exclusion_counts(run: RunData) -> list[Count]:
 
 
 def step_table(run: RunData) -> StepTable:
-    """Evenly spaced steps, the last one always among them."""
+    """Evenly spaced steps, always with the last one."""
     columns = [name for name in _STEP_COLUMNS if run.points(name)]
-    every = -(-len(run.records) // MAX_STEP_ROWS) or 1
-    shown = run.records[::-1][::every][::-1]
+    every = -(-len(run.entries) // MAX_STEP_ROWS) or 1
+    shown = run.entries[::-1][::every][::-1]
     rows = [
         [str(r["step"]), *(format_number(r[c]) if c in r else "" for c in columns)] for r in shown
     ]
@@ -88,12 +88,12 @@ def step_table(run: RunData) -> StepTable:
 
 
 def setting_rows(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Dotted key and value as a recipe would write it."""
+    """Dotted key, and value as in a recipe."""
     return [(key, json.dumps(value, ensure_ascii=False)) for key, value in flat.items()]
 
 
 def environment_rows(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Key and plain text; what is unknown is left out."""
+    """Key and text, without unknown values."""
     return [(key, str(value)) for key, value in flat.items() if value is not None]
 
 

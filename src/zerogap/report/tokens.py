@@ -1,4 +1,4 @@
-"""A rollout token by token, coloured by what trainer and engine made of it."""
+"""Shows a rollout token by token, coloured by gap and probability."""
 
 import math
 import unicodedata
@@ -13,7 +13,7 @@ from zerogap.types import SAMPLE_COLUMNS, Ragged, Sample, Source
 from zerogap.types.columns import Values
 
 MAX_TOKENS = 2000
-"""Of a completion; a longer one shows its first three quarters and its last quarter of so many."""
+"""At most this many tokens of a completion are shown: three quarters from its start, one quarter from its end."""
 
 DecodeToken = Callable[[int], str]
 
@@ -39,16 +39,16 @@ CHANCE_LEGEND = (
     ("chance-0", "below 1 %"),
     ("chance-none", "not sampled"),
 )
-"""(CSS class, meaning) of the probability the engine drew the token with."""
+"""(CSS class, meaning) of the probability with which the engine sampled the token."""
 _OPTIONAL = tuple(column.name for column in SAMPLE_COLUMNS if column.is_optional)
-RECORD_FIELDS = (
+SAMPLE_FIELDS = (
     "weight version",
     "log of kept mass",
     *(name.replace("_", " ") for name in _OPTIONAL),
 )
-"""What a record says of a sampled token; optional columns by their names."""
+"""Columns of a sample that are shown for a token; optional columns by their names."""
 _MAX_VALUES = 8
-"""Shown of a token's row in an optional column."""
+"""At most this many values of a token are shown from an optional column."""
 FIELDS = (
     "position",
     "id",
@@ -56,9 +56,9 @@ FIELDS = (
     "engine's log-prob",
     "trainer's log-prob",
     "|difference|",
-    *RECORD_FIELDS,
+    *SAMPLE_FIELDS,
 )
-"""What the report says of a token."""
+"""Numbers that the report shows for a token."""
 
 
 @dataclass(frozen=True)
@@ -66,24 +66,24 @@ class TokenView:
     """One token as the page shows it."""
 
     text: str
-    """Nothing in it is invisible, apart from blanks, tabs and the line break after a visible ``↵``."""
+    """All characters are visible, except blanks, tabs and the line break after a visible ``↵``."""
     style: str
     """CSS classes."""
     detail: str
-    """The values of the page's fields, joined by |; empty: none."""
+    """Values of the page's fields, joined by |; may be empty."""
 
 
 @dataclass(frozen=True)
 class Omission:
-    """Tokens in the middle of a long completion that are not shown."""
+    """Hidden tokens in the middle of a long completion."""
 
     num_tokens: int
     largest_gap: str
-    """Empty if none was compared."""
+    """Empty if no token was compared."""
 
 
 def prompt_text(sample: Sample, decode_token: DecodeToken) -> str:
-    """The leading prompt tokens, special ones too."""
+    """Text of the leading prompt tokens, with special ones."""
     ids = sample.token_ids[: sample.num_prompt_tokens]
     return "".join(token_text(int(token_id), decode_token) for token_id in ids)
 
@@ -96,7 +96,7 @@ def token_counts(sample: Sample) -> str:
 
 
 def completion_views(rollout: KeptRollout, decode_token: DecodeToken) -> list[TokenView | Omission]:
-    """Everything after the prompt; at most ``MAX_TOKENS`` of it."""
+    """Views of the tokens after the prompt, at most ``MAX_TOKENS``."""
     gap = rollout.gap
     return shorten(rollout.sample, gap, lambda at: _view(rollout, gap, at, decode_token))
 
@@ -104,12 +104,12 @@ def completion_views(rollout: KeptRollout, decode_token: DecodeToken) -> list[To
 def shorten(
     sample: Sample, gap: np.ndarray, view: Callable[[int], TokenView]
 ) -> list[TokenView | Omission]:
-    """The view of every token after the prompt, or of ``MAX_TOKENS`` of them with a note of what is left out.
+    """Views of all tokens after the prompt, or of ``MAX_TOKENS`` of them and an ``Omission``.
 
     Args:
         sample: of T tokens.
-        gap: float [T]: absolute differences; NaN where nothing was compared.
-        view: of the token at a position.
+        gap: float [T]: absolute differences; NaN at tokens that were not compared.
+        view: makes the view of the token at a position.
     """
     start, end = sample.num_prompt_tokens, len(sample)
     if end - start <= MAX_TOKENS:
@@ -123,13 +123,13 @@ def shorten(
 
 
 def largest(values: np.ndarray) -> float:
-    """The largest that is not NaN; NaN if there is none."""
+    """The largest value that is not NaN; NaN if there is none."""
     known = values[~np.isnan(values)]
     return float(known.max()) if known.size else math.nan
 
 
 def gap_style(gap: float) -> str:
-    """CSS class of a difference; exactly 0 and not compared have their own."""
+    """CSS class of a difference; exactly 0 and NaN have their own."""
     if math.isnan(gap):
         return "gap-none"
     return "gap-zero" if gap == 0 else f"gap-{_bucket(gap, _GAP_LIMITS)}"
@@ -143,7 +143,7 @@ def chance_style(log_prob: float) -> str:
 
 
 def visible(text: str) -> str:
-    """``text`` with every character that draws nothing, or turns the text around, spelled out."""
+    """``text`` with invisible and direction-changing characters spelled out."""
     return "".join(_visible_character(character) for character in text)
 
 
@@ -163,7 +163,7 @@ def token_view(
     styles: Sequence[str],
     numbers: Sequence[str],
 ) -> TokenView:
-    """The token at position ``at``: its place, id and role, then ``numbers``, then ``RECORD_FIELDS``."""
+    """View of the token at position ``at``: position, id, role, ``numbers``, then ``SAMPLE_FIELDS``."""
     is_sampled = sample.weight_version[at] >= 0
     fields = [
         str(at),
@@ -190,7 +190,7 @@ def _row_text(column: Values | None, at: int) -> str:
 
 
 def role_of(sample: Sample, at: int) -> str:
-    """Who wrote a token, and what it is used for."""
+    """Source and use of a token."""
     role = Source(int(sample.source[at])).name.lower()
     if sample.weight_version[at] < 0:
         return f"{role}, not sampled"
@@ -198,7 +198,7 @@ def role_of(sample: Sample, at: int) -> str:
 
 
 def token_text(token_id: int, decode_token: DecodeToken) -> str:
-    """What a reader sees of a token; never empty."""
+    """Visible text of a token; never empty."""
     try:
         text = decode_token(token_id)
     except (LookupError, ValueError, OverflowError):  # an id that the tokenizer does not have
@@ -217,5 +217,5 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def _bucket(value: float, limits: Sequence[float]) -> int:
-    """How many limits the value has reached."""
+    """Number of limits that the value has reached."""
     return sum(value >= limit for limit in limits)

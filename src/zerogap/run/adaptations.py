@@ -1,4 +1,4 @@
-"""What a run has changed about itself to keep its mismatch budget, and what it could still change."""
+"""What remedies have changed in a run, and what they can still change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from zerogap.config.monitoring import Remedy
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptations:
-    """Settings that remedies may move away from the recipe's. Replaced, never mutated; part of a checkpoint."""
+    """Settings that remedies may change. Replaced, never mutated; part of a checkpoint."""
 
     corrections: CorrectionsConfig
     lag: int
     is_exact: bool
-    """Exact kernels, and one precision on both sides."""
+    """Batch-invariant kernels, and one precision on both sides."""
 
     @classmethod
     def of_recipe(cls, config: RunConfig) -> "Adaptations":
-        """Nothing adapted yet."""
+        """The settings of the recipe."""
         return cls(
             corrections=config.corrections,
             lag=config.rollout.lag,
@@ -27,7 +27,7 @@ class Adaptations:
         )
 
     def with_corrections(self) -> "Adaptations":
-        """Importance weights with their defaults, besides what the recipe has."""
+        """With default importance weights added to the recipe's corrections."""
         return Adaptations(
             corrections=self.corrections.model_copy(update={"weight": WeightCorrection()}),
             lag=self.lag,
@@ -35,30 +35,30 @@ class Adaptations:
         )
 
     def with_less_lag(self) -> "Adaptations":
-        """Samples one step younger."""
+        """With one step less lag."""
         return Adaptations(corrections=self.corrections, lag=self.lag - 1, is_exact=self.is_exact)
 
     def with_exact_numerics(self) -> "Adaptations":
-        """Exact from here on."""
+        """With exact numerics."""
         return Adaptations(corrections=self.corrections, lag=self.lag, is_exact=True)
 
     def why_not(self, remedy: Remedy, config: RunConfig) -> str | None:
-        """Why a remedy cannot be taken; None if it can."""
+        """Why a remedy cannot be applied; None if it can."""
         if remedy == "corrections":
             return self._why_not_corrections(config)
         if remedy == "staleness":
-            return None if self.lag else "samples are of the newest weights already (lag 0)"
+            return None if self.lag else "samples already come from the newest weights (lag 0)"
         if self.is_exact:
-            return "numerics are exact already"
+            return "numerics are already exact"
         if config.engine.backend != "zerogap":
-            return f"engine.backend = {config.engine.backend!r} adds in an order of its own"
+            return f"engine.backend = {config.engine.backend!r} has its own kernels"
         return None
 
     def _why_not_corrections(self, config: RunConfig) -> str | None:
         if self.corrections.weight:
-            return "corrections.weight is on already"
+            return "corrections.weight is already on"
         if config.train.old_log_probs == "rollout":
-            return 'train.old_log_probs = "rollout" makes every weight 1: they compare the engine with itself'
+            return 'train.old_log_probs = "rollout" compares the engine with itself, so every weight is 1'
         return None
 
     def state_dict(self) -> dict[str, Any]:

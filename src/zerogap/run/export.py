@@ -1,4 +1,4 @@
-"""A policy as a Hugging Face folder."""
+"""Exports a policy as a Hugging Face folder."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from zerogap.run_folder import RunFolder
 
 
 def export_policy(policy: Policy, out: Path, *, replace: bool = True) -> None:
-    """Weights, configs and tokenizer files, complete or absent."""
+    """Write weights, configs and tokenizer files; the folder is complete or absent."""
     export_hf(
         policy.model,
         out,
@@ -22,15 +22,15 @@ def export_policy(policy: Policy, out: Path, *, replace: bool = True) -> None:
 
 
 def export_run(run_dir: Path, out: Path) -> None:
-    """Write the newest checkpoint of a run as a model folder; ``out`` must not exist or be empty.
+    """Write the newest checkpoint of a run as a model folder; ``out`` must be absent or empty.
 
     Raises:
-        CheckpointError: there is no run, or it has no checkpoint yet.
+        CheckpointError: the folder holds no run, or the run has no checkpoint yet.
     """
     folder = RunFolder(run_dir)
     latest = folder.latest_checkpoint()
     if latest is None or not folder.config.exists():
-        msg = f"{run_dir} holds no run with a checkpoint; give the folder of a run (its run.dir), after its first checkpoint"
+        msg = f"{run_dir} holds no run with a checkpoint; give the folder of a run (run.dir) that has saved a checkpoint"
         raise CheckpointError(msg)
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
     policy = load_policy(config.model, seed=config.run.seed)

@@ -1,4 +1,4 @@
-"""The files that a run writes line by line, opened at the place where it goes on."""
+"""The files that a run writes line by line, opened where the run continues."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -35,8 +35,8 @@ class RunFiles:
         Args:
             folder: exists.
             config: the recipe.
-            resumed_step: lines of later steps go, as those steps will be done again; -1 keeps none.
-            console: gets a line a step; None for a quiet run.
+            resumed_step: lines of later steps are removed, since these steps will run again; -1 keeps none.
+            console: gets a line per step; None for a quiet run.
         """
         with ExitStack() as opening:
 
@@ -58,7 +58,7 @@ class RunFiles:
             self._open = opening.pop_all()
 
     def write_step(self, step: int, weight_version: int, metrics: Mapping[str, float]) -> None:
-        """A step's metrics, into every sink."""
+        """Write a step's metrics to every sink."""
         for sink in self._sinks:
             sink.write(step, weight_version, metrics)
 

@@ -1,4 +1,4 @@
-"""Opening a run's folder: whether what is there belongs to this recipe."""
+"""Opens a run's folder, and checks that a run in it has the same recipe."""
 
 import json
 from pathlib import Path
@@ -22,16 +22,16 @@ _MAY_CHANGE = (
     "mismatch.",
     "watch.",
 )
-"""Keys that change no token and no gradient of the steps already done; ``run.steps`` only with a constant schedule.
-Remedies that were taken are in the checkpoint and stay taken, so a run that its budget ended goes on with a higher one."""
+"""Keys that may differ when a run resumes: they change no token and no gradient of the finished steps. ``run.steps`` may
+change only with a constant schedule. Applied remedies stay, so a run that its budget ended continues with a higher one."""
 
 
 def open_run_folder(folder: RunFolder, config: RunConfig) -> None:
     """Create the folder, or check that it holds a run of this recipe; write config and environment.
 
     Raises:
-        CheckpointError: another recipe's run is there; the message lists the keys that differ.
-        ConfigError: no folder can be there.
+        CheckpointError: the folder holds a run of another recipe; the message lists the different keys.
+        ConfigError: the folder cannot be created.
     """
     wanted = config.model_dump(mode="json")
     if folder.latest_checkpoint() is not None and folder.config.exists():
@@ -39,7 +39,7 @@ def open_run_folder(folder: RunFolder, config: RunConfig) -> None:
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        msg = f"run.dir = {str(folder.path)!r} cannot be made a folder ({error.strerror}); set another run.dir"
+        msg = f"run.dir = {str(folder.path)!r}: the folder cannot be created ({error.strerror}); set another run.dir"
         raise ConfigError(msg) from error
     _write_json(folder.config, wanted)
     _write_json(folder.environment, describe_environment())
@@ -70,7 +70,7 @@ def _flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: object) -> None:
-    # Renamed into place: a kill while writing must not leave half a config behind.
+    # Renamed into place, so that a kill leaves no half-written file.
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     partial.replace(path)

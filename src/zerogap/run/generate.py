@@ -24,9 +24,9 @@ def generate_text(
     Args:
         model: a model source (folder, hub id, GGUF file, ``package:``).
         prompts: user messages, or texts to continue when ``is_raw``.
-        params: how to draw.
+        params: how to sample.
         system: system message.
-        is_raw: no chat template.
+        is_raw: do not apply the chat template.
     """
     apply_threads()
     policy = load_policy(ModelSection(path=model), seed=0)

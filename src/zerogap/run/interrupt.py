@@ -1,4 +1,4 @@
-"""Ctrl-C that loses nothing: the first one asks, the second one insists."""
+"""Ctrl-C without loss: the first one stops after the step, the second one stops at once."""
 
 import signal
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from types import FrameType
 class Interrupt:
     """While entered, the first SIGINT or SIGTERM sets ``is_requested``; a second one raises KeyboardInterrupt.
 
-    Only in the main thread, where Python delivers signals; elsewhere it never triggers.
+    Works only in the main thread, where Python delivers signals; elsewhere it does nothing.
     """
 
     def __init__(self, on_request: Callable[[], None]) -> None:
-        """``on_request`` tells the user that the step will be finished first."""
+        """``on_request`` should tell the user that the run stops after this step."""
         self.is_requested = False
         self._on_request = on_request
         self._previous: dict[int, object] = {}
@@ -22,7 +22,7 @@ class Interrupt:
             try:
                 self._previous[number] = signal.signal(number, self._handle)
             except ValueError:
-                # Not the main thread: signals go to whoever owns it.
+                # Not the main thread, which alone gets signals.
                 return self
         return self
 

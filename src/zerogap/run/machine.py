@@ -1,6 +1,6 @@
-"""The machine of a run: what it is, whether another is of the same kind, and memory that goes back to it.
+"""The machine of a run: its description, comparison with another machine, and returning free memory.
 
-``environment.json`` records it once; bits are promised on machines of one kind only.
+``environment.json`` holds the description. Equal bits are promised only on machines of the same kind.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "pyd
 
 
 def describe_environment() -> dict[str, object]:
-    """Versions, processor, threads, kernels and the commit of the source tree (None outside of one)."""
+    """Versions, processor, threads, kernels and the commit of the source tree (None outside a checkout)."""
     return {
         "zerogap": zerogap.__version__,
         "commit": _commit(),
@@ -43,7 +43,7 @@ def _commit() -> str | None:
 
 
 def processor_name() -> str:
-    """What the processor calls itself."""
+    """The name of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -53,7 +53,7 @@ def processor_name() -> str:
 
 
 def machine_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """What bits depend on and is different: processor, threads, kernels, torch.
+    """Differences that can change bits: processor, threads, kernels, torch.
 
     Args:
         then: an ``environment.json``.
@@ -63,7 +63,7 @@ def machine_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tupl
 
 
 def code_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Whether other code of this package ran: a suspect, though it is compared to the bit all the same."""
+    """Differences in version or commit of this package: a possible cause of different bits."""
     return tuple(
         _changed(name, then.get(name), now.get(name))
         for name in ("zerogap", "commit")
@@ -75,7 +75,7 @@ def _machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in ("processor", "threads"):
         if then.get(name) != now.get(name):
             yield _changed(name, then.get(name), now.get(name))
-    # The kernels' own line names the threads too.
+    # The line on kernels already names the threads.
     if then.get("threads") == now.get("threads") and then.get("kernels") != now.get("kernels"):
         yield _changed("kernels", then.get("kernels"), now.get("kernels"))
     if _torch(then) != _torch(now):
@@ -83,7 +83,7 @@ def _machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _changed(name: str, then: object, now: object) -> str:
-    return f"{name} {then} then, {now} now"
+    return f"{name} was {then}, is {now}"
 
 
 def _torch(environment: Mapping[str, Any]) -> object:
@@ -91,11 +91,10 @@ def _torch(environment: Mapping[str, Any]) -> object:
 
 
 def return_free_memory() -> None:
-    """Make the process as small as what it uses; for the points where one phase has freed much of it.
+    """Return freed memory to the system; for the end of a phase that has freed much.
 
-    glibc keeps freed blocks below some megabytes, which is what makes the next micro-batch quick: a backward pass
-    leaves 600 MB behind that a rollout, with its own needs, does not fit into. Nothing where the C library has no
-    ``malloc_trim``.
+    glibc keeps freed blocks of up to some megabytes, which makes the next micro-batch fast. But a backward pass leaves
+    600 MB that a rollout cannot use. Does nothing if the C library has no ``malloc_trim``.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,4 +1,4 @@
-"""Watch and budget over a run: what each step's numbers set off, said, written down, and done."""
+"""Applies watch and budget to a run: writes and prints alarms and decisions, and applies remedies."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from zerogap.watch import BudgetController, Remedies, Watch, WatchReport
 
 
 class Oversight:
-    """Feeds a watch and a budget with every step. Writes alarms.jsonl, which its opener closes."""
+    """Gives every step's metrics to a watch and a budget. Writes alarms.jsonl, which the caller closes."""
 
     def __init__(
         self,
@@ -24,14 +24,14 @@ class Oversight:
         self._file, self._say = file, say
         self._lines: list[str] = []
         self.is_alarmed = False
-        """An alarm went on that is to stop the run."""
+        """Whether an alarm went on that must stop the run."""
         self.ending: MismatchError | None = None
-        """The gap stays above the budget and nothing is left to do; to be raised once the step is saved."""
+        """The error to raise after the step is saved: the gap stays above the budget, and no remedy is left."""
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Take a step's reduced metrics, and a remedy if the budget asks for one; returns ``alarm/*``.
+        """Take a step's reduced metrics, and apply a remedy if the budget asks for one; returns ``alarm/*``.
 
-        What there is to say about it waits for ``tell``.
+        Messages are printed by ``tell``.
         """
         report = self._watch.observe(step, metrics)
         self._note(report)
@@ -40,12 +40,12 @@ class Oversight:
         return report.metrics
 
     def failed(self, step: int, error: NumericsError) -> None:
-        """A step could not be done, since a number in it was not finite."""
+        """Take the error of a step that failed because a number was not finite."""
         self._note(self._watch.failed(step, error))
         self.tell()
 
     def tell(self) -> None:
-        """Say what the last steps set off; behind the line of the step that it is about."""
+        """Print the pending messages; call it after the step's own line."""
         lines, self._lines = self._lines, []
         for line in lines:
             self._say(line)
@@ -55,13 +55,13 @@ class Oversight:
         return {"watch": self._watch.state_dict(), "budget": self._budget.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``."""
+        """Restore a ``state_dict``."""
         self._watch.load_state_dict(state["watch"])
         self._budget.load_state_dict(state["budget"])
 
     def _note(self, report: WatchReport) -> None:
         for alarm in report.alarms:
-            self._file.write(alarm.record())
+            self._file.write(alarm.to_json())
             self._lines.append(alarm.line())
         self.is_alarmed = self.is_alarmed or report.should_stop
 
@@ -70,7 +70,7 @@ class Oversight:
         decision = self._budget.observe(step, metrics["gap/total/mean"], open_means, self._remedies)
         if decision is None:
             return
-        self._file.write(decision.record())
+        self._file.write(decision.to_json())
         self._lines += decision.lines()
         if decision.is_stop:
             self.ending = decision.error()

@@ -1,4 +1,4 @@
-"""From the progress records of rollouts and trainer to a phase on the console."""
+"""Shows the progress of rollouts and trainer as a phase on the console."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from zerogap.train import TrainProgress
 def show_generation(phase: Phase) -> Callable[[CollectProgress], None]:
     """A callback for ``Collector.draw``."""
 
-    def show(record: CollectProgress) -> None:
-        phase.update(record.num_ended, record.num_samples)
+    def show(progress: CollectProgress) -> None:
+        phase.update(progress.num_ended, progress.num_samples)
 
     return show
 
@@ -19,7 +19,7 @@ def show_generation(phase: Phase) -> Callable[[CollectProgress], None]:
 def show_training(phase: Phase) -> Callable[[TrainProgress], None]:
     """A callback for ``Trainer.step``."""
 
-    def show(record: TrainProgress) -> None:
-        phase.update(record.rows_done, record.rows_total)
+    def show(progress: TrainProgress) -> None:
+        phase.update(progress.rows_done, progress.rows_total)
 
     return show

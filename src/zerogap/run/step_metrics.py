@@ -1,4 +1,4 @@
-"""What trainer and engine report, under the declared metric names."""
+"""Reports of trainer and engine as declared metrics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -50,7 +50,7 @@ def add_engine_metrics(
     before: EngineStats | None,
     after: EngineStats | None,
 ) -> None:
-    """``engine/*`` of one step's generation, apart from rates; what an engine without counters drew is in its samples."""
+    """``engine/*`` of one step's generation, except rates; an engine without counters only has sampled tokens, from ``samples``."""
     if before is None or after is None:
         num_drawn = sum(int((sample.weight_version >= 0).sum()) for sample in samples)
         metrics.add("engine/num_sampled_tokens", num_drawn)
@@ -69,7 +69,7 @@ def add_times(metrics: StepMetrics, seconds: Mapping[str, float]) -> None:
 
 
 def with_rates(reduced: Mapping[str, float]) -> dict[str, float]:
-    """A step's metrics with those that are one of them by another."""
+    """A step's metrics and their rates: one metric divided by another."""
     rates = {
         rate: reduced[count] / reduced[seconds]
         for rate, count, seconds in _RATES
@@ -86,7 +86,7 @@ _RATES = (
 
 
 def add_train_metrics(metrics: StepMetrics, trained: TrainMetrics) -> None:
-    """``train/*``, ``policy/*``, ``group/*``, ``excluded/*`` and what the kind of loss has to say, apart from rates."""
+    """``train/*``, ``policy/*``, ``group/*``, ``excluded/*`` and the metrics of the loss, except rates."""
     if trained.groups is not None:
         add_group_metrics(metrics, trained.groups)
     policy = trained.policy
@@ -123,7 +123,7 @@ def add_staleness(metrics: StepMetrics, samples: Sequence[Sample], weight_versio
 
 
 def loss_metrics(trained: TrainMetrics) -> dict[str, float]:
-    """``mismatch/*``, ``critic/*``, ``preference/*`` and the policy's distance to a teacher: those that there are."""
+    """``mismatch/*``, ``critic/*``, ``preference/*`` and ``policy/kl_to_teacher``, as far as they exist."""
     found = {} if trained.kl_to_teacher is None else {"policy/kl_to_teacher": trained.kl_to_teacher}
     if trained.corrections is not None:
         found |= correction_metrics(trained.corrections)
@@ -145,7 +145,7 @@ def correction_metrics(found: CorrectionStatistics) -> dict[str, float]:
         "mismatch/rejected/low": found.fraction_rejected_low,
         "mismatch/rejected/high": found.fraction_rejected_high,
         "mismatch/vetoed/num_tokens": found.num_vetoed_tokens,
-        "mismatch/vetoed/num_records": found.num_vetoed_records,
+        "mismatch/vetoed/num_samples": found.num_vetoed_samples,
         "mismatch/kept_fraction": found.fraction_kept,
         "mismatch/log_perplexity/rollout": found.rollout_log_perplexity,
         "mismatch/log_perplexity/old": found.old_log_perplexity,

@@ -37,6 +37,12 @@ from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer, build_shapings
 from zerogap.run.machine import return_free_memory
 from zerogap.run.machines import Machines
+from zerogap.run.messages import (
+    describe_failures,
+    describe_sharing,
+    warning_of_audit,
+    warning_of_truncation,
+)
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation, show_training
@@ -47,12 +53,6 @@ from zerogap.run.step_metrics import (
     add_times,
     add_train_metrics,
     with_rates,
-)
-from zerogap.run.telling import (
-    describe_failures,
-    describe_sharing,
-    warning_of_audit,
-    warning_of_truncation,
 )
 from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
@@ -185,13 +185,13 @@ class TrainingRun:
         trained: TrainMetrics | None,
         metrics: StepMetrics,
     ) -> None:
-        """Its last rung is what the trainer computed before its first update."""
+        """Its last stage is what the trainer computed before its first update."""
         names = [sample.rollout_id for sample in rollouts.samples]
         # Where nothing could train, nothing is audited either.
         own = {} if trained is None else dict(zip(names, trained.old_log_probs, strict=True))
         with self.files.spans.span("audit"):
             entry = audit.finish(own)
-        self.files.ledger.write(entry.record())
+        self.files.ledger.write(entry.to_json())
         metrics.add_all(entry.metrics())
 
     def _train(self, step: int, rollouts: Rollouts, metrics: StepMetrics) -> TrainMetrics | None:

@@ -1,7 +1,6 @@
-"""``versions.jsonl``: which weights each version of a run was and how the step before it trained, one line a publish.
+"""``versions.jsonl``: the fingerprint of each weight version, and how its step trained; one line per publish.
 
-A checkpoint keeps the fingerprint of the weights it holds; this file keeps those of all others, so that weights which
-are computed again from recorded rollouts can be proven to be the ones that sampled them.
+With the fingerprints, an audit can prove that the weights it recomputes from recorded rollouts are those of the run.
 """
 
 from collections.abc import Mapping
@@ -17,12 +16,12 @@ from zerogap.obs import JsonlFile, read_jsonl
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """What a step trained with that its recipe leaves open: what was timed at the start, what a remedy changed."""
+    """Settings of a step that the recipe does not decide: GEMM kernels timed at the start, and changes by remedies."""
 
     products: Products
-    """Whose matrix products the trainer used."""
+    """The trainer's GEMM kernels."""
     is_exact: bool
-    """Whether the engine's log-probs were taken for the trainer's."""
+    """Whether the engine's log-probs counted as the trainer's."""
     corrections: CorrectionsConfig
 
     def to_json(self) -> dict[str, Any]:
@@ -46,14 +45,14 @@ class PublishedVersion:
 
     fingerprint: str
     settings: StepSettings | None
-    """Of the step that made it; None for version 0."""
+    """Settings of its step; None for version 0."""
 
 
 class VersionLog:
-    """The open file of a running run; its only writer."""
+    """The open file of a run; its only writer."""
 
     def __init__(self, path: Path, *, resumed_step: int = -1) -> None:
-        """Open for appending; lines of steps after ``resumed_step`` go, as those steps will be done again."""
+        """Open for appending; remove lines of steps after ``resumed_step``, which will run again."""
         self._file = JsonlFile(path, keep_until_step=resumed_step)
 
     def record(
@@ -64,7 +63,7 @@ class VersionLog:
         fingerprint: str,
         settings: StepSettings | None = None,
     ) -> None:
-        """The weights that ``step`` published, and how it trained; step 0: those the run starts from."""
+        """Append the version that ``step`` published, and how the step trained; step 0: the initial weights."""
         line = {"step": step, "weight_version": weight_version, "fingerprint": fingerprint}
         trained = {} if settings is None else {"settings": settings.to_json()}
         self._file.write(line | trained)
@@ -75,7 +74,7 @@ class VersionLog:
 
 
 def read_versions(path: Path) -> dict[int, PublishedVersion]:
-    """Weight version -> what is known of it; {} if the run kept none.
+    """Weight version -> its recorded fingerprint and settings; {} if there is no file.
 
     Raises:
         CheckpointError: the file is damaged, or one version has two fingerprints.
@@ -85,7 +84,7 @@ def read_versions(path: Path) -> dict[int, PublishedVersion]:
         version, fingerprint = int(line["weight_version"]), str(line["fingerprint"])
         known = versions.get(version)
         if known is not None and known.fingerprint != fingerprint:
-            msg = f"{path}: version {version} has the fingerprints {known.fingerprint} and {fingerprint}, and a version is one set of weights: another run wrote into this folder; use another run.dir for one of them"
+            msg = f"{path}: version {version} has two fingerprints, {known.fingerprint} and {fingerprint}: another run wrote into this folder; use another run.dir for one of them"
             raise CheckpointError(msg)
         settings = StepSettings.from_json(line["settings"]) if "settings" in line else None
         versions[version] = PublishedVersion(fingerprint=fingerprint, settings=settings)

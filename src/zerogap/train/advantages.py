@@ -15,8 +15,8 @@ from zerogap.algorithms import (
     kl_penalties,
     leave_one_out_advantages,
     normalized_over_tokens,
-    record_sums,
     reinforce_pp_advantages,
+    sample_sums,
     token_rewards,
 )
 from zerogap.config.loss import (
@@ -153,8 +153,8 @@ def _rewards_of_records(step: StepTokens, scored: Scored, loss: PolicyLoss) -> n
     penalties_S = _penalties(step, scored, loss)
     if penalties_S is None:
         return step.rewards_B
-    return step.rewards_B - record_sums(
-        penalties_S, step.trains_S, step.record_S, num_records=len(step.samples), what="penalty"
+    return step.rewards_B - sample_sums(
+        penalties_S, step.trains_S, step.record_S, num_samples=len(step.samples), what="penalty"
     )
 
 

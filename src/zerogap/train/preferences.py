@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zerogap.algorithms import DPOTerms, dpo_coefficients, record_sums
+from zerogap.algorithms import DPOTerms, dpo_coefficients, sample_sums
 from zerogap.config.loss import DPOLossConfig
 from zerogap.errors import DataError
 from zerogap.train.plan import StepPlan
@@ -51,11 +51,11 @@ def weigh_preferences(
     members_S = tokens.trains_S & tokens.index.spread(plan.is_member_B(update))
 
     def sums(column_S: np.ndarray, what: str) -> np.ndarray:
-        return record_sums(
+        return sample_sums(
             column_S,
             members_S,
             tokens.record_S,
-            num_records=len(tokens.samples),
+            num_samples=len(tokens.samples),
             what=what,
             name_token=tokens.index.name,
         )

@@ -58,7 +58,7 @@ def denominator_of(loss: LossConfig) -> tuple[Denominator, int | None]:
         case DrGRPOLossConfig():
             return "constant", loss.constant_denominator
         case GSPOLossConfig():
-            return "record", None
+            return "sample", None
         case _:
             return "token", None
 

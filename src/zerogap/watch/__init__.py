@@ -1,7 +1,7 @@
-"""Watching a run: alarms that say when it goes wrong, and a budget for its gap that says what to do about it.
+"""Monitoring of a run: alarms when it goes wrong, and a budget for its gap with remedies.
 
 Comes in: the reduced metrics of each step. Goes out: alarms that went on or off, with hysteresis, and whether to save
-and stop; a remedy to take, or the end of the run. It measures nothing itself and changes nothing in the run.
+and stop; a remedy to apply, or the end of the run. Nothing here measures anything or changes the run.
 """
 
 from zerogap.watch.alarm import Alarm, WatchReport

@@ -1,4 +1,4 @@
-"""What a watch says of a step: alarms that went on or off, as records, console lines and metrics."""
+"""The watch's report on a step: alarms that went on or off, as JSON, console lines and metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ class Alarm:
     kind: AlarmKind
     change: Change
     step: int
-    """At which it went on or off."""
+    """The step at which it went on or off."""
     metric: str
     value: float | None
-    """Of ``metric`` at ``step`` (of the share of groups, for ``signal``); None if it is not finite."""
+    """Value of ``metric`` at ``step`` (``signal``: as a share of groups); None if it is not finite."""
     limit: float | None
-    """What it is held against; None for ``numerics``."""
+    """The limit for ``value``; None for ``numerics``."""
     first_step: int
-    """The first sign: where the row of steps beyond the limit began."""
+    """First of the consecutive steps beyond the limit."""
     first_value: float | None
     suspect: str
-    """What is probably behind it; empty when it went off."""
+    """Probable cause; empty when the alarm went off."""
     command: str
-    """What to run for a closer look."""
+    """Command to run for a closer look."""
 
-    def record(self) -> dict[str, Any]:
-        """A line of alarms.jsonl."""
+    def to_json(self) -> dict[str, Any]:
+        """The line of alarms.jsonl."""
         return {"event": "alarm", **self.__dict__}
 
     def line(self) -> str:
-        """For the console."""
+        """The line for the console."""
         if self.change == "off":
             return f"alarm {self.kind} is over at step {self.step}: {self.metric} = {_number(self.value)}"  # fmt: skip
         beyond = "" if self.limit is None else f" (limit {_number(self.limit)})"
@@ -53,14 +53,14 @@ class Alarm:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchReport:
-    """What a step changed."""
+    """What changed at a step."""
 
     alarms: tuple[Alarm, ...]
-    """Those that went on or off."""
+    """Alarms that went on or off."""
     metrics: Mapping[str, float]
     """``alarm/<kind>``: 1 while on, else 0."""
     should_stop: bool
-    """``watch.stop`` is set and an alarm went on: save a checkpoint and end."""
+    """Whether to save a checkpoint and stop: ``watch.stop`` is set and an alarm went on."""
 
 
 def _number(value: float | None) -> str:

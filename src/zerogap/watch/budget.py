@@ -1,13 +1,12 @@
-"""The mismatch budget: while the audited gap stays above it, one allowed remedy after the other, then the end.
+"""The mismatch budget: while the audited gap stays above it, apply the allowed remedies one by one, then stop the run.
 
-Comes in: each audited step's ``gap/total/mean`` and its parts by source, measured *before* any correction, so that a
-correction can never count as having closed the gap. Goes out: nothing, a remedy to take, or the end of the run with an
-error that names the source. A pure state machine: what a remedy does is up to ``Remedies``.
+Comes in: ``gap/total/mean`` of each audited step and its parts by source, measured *before* any correction, so a
+correction never counts as a smaller gap. Goes out: nothing, a remedy to apply, or the end of the run with an
+error that names the source. A pure state machine; ``Remedies`` does the work.
 
-The order is that of cost and is fixed: corrections, staleness (one step younger at a time, until samples are of
-the trainer's own weights), numerics, the end. Before each, the gap is above the budget for ``patience`` audited steps in
-a row. A remedy that cannot apply, or whose source measures exactly 0, is passed over this time, and the log says why: with a lag
-the first samples are not old yet, so a source may open later.
+The order is fixed, cheapest first: corrections, staleness (one step of lag at a time, down to none), numerics, the end.
+Each needs ``patience`` consecutive audited steps above the budget. A remedy that cannot apply, or whose source is
+exactly 0, is skipped this time, and the log says why. It may apply later: with a lag, the first samples are not yet old.
 """
 
 from collections.abc import Mapping
@@ -25,44 +24,44 @@ _CLOSES: dict[Remedy, tuple[str, ...]] = {
     "staleness": ("staleness",),
     "numerics": ("numbers",),
 }
-"""Sources that a remedy is for. Corrections close none of them: they weigh whatever is open."""
+"""The sources that each remedy addresses. Corrections close no source: they weight the tokens by it."""
 
 
 class Remedies(Protocol):
     """What a run can do about its gap. Called between two steps."""
 
     def why_not(self, remedy: Remedy) -> str | None:
-        """Why a remedy cannot be taken now (already in force, or not available here); None if it can."""
+        """Why a remedy cannot be applied now (already active, or not available here); None if it can."""
 
     def switch_on_corrections(self) -> None:
-        """Weigh samples by their mismatch from the next step on."""
+        """Use importance weights from the next step on."""
 
     def reduce_lag(self) -> None:
         """Sample with weights one step younger from the next step on."""
 
     def exact_numerics(self) -> None:
-        """Use exact kernels and one precision on both sides from the next step on."""
+        """Use batch-invariant kernels and one precision on both sides from the next step on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What a step's gap led to."""
+    """The decision after a step above the budget."""
 
     step: int
     total: float
-    """gap/total/mean of the step, nats a token, before corrections."""
+    """gap/total/mean of the step, nats per token, before corrections."""
     budget: float
     num_steps_above: int
-    """In a row, this one included."""
+    """Consecutive audited steps above the budget, this one included."""
     source: str
     """Largest open part of the gap."""
     source_mean: float
     remedy: Remedy | None
-    """What to do; None: nothing is left, the run ends."""
+    """The remedy to apply; None if none is left: the run ends."""
     remedy_for: str
-    """The source that the remedy is for: the largest of those that it can close. Empty without a remedy."""
+    """The largest source that the remedy addresses; empty without a remedy."""
     passed_over: tuple[tuple[Remedy, str], ...]
-    """Remedies before it that do not apply, and why."""
+    """Skipped remedies, and why."""
 
     @property
     def is_stop(self) -> bool:
@@ -70,10 +69,10 @@ class Decision:
         return self.remedy is None
 
     def apply(self, remedies: Remedies) -> None:
-        """Take the remedy.
+        """Apply the remedy.
 
         Raises:
-            MismatchError: none is left; names the source.
+            MismatchError: no remedy is left; the message names the source.
         """
         if self.remedy is None:
             raise self.error()
@@ -85,50 +84,50 @@ class Decision:
             remedies.exact_numerics()
 
     def error(self) -> MismatchError:
-        """That the run ends, why, and what a user can do."""
+        """The error that ends the run."""
         tried = "; ".join(f"{remedy}: {why}" for remedy, why in self.passed_over)
-        msg = f"{self._finding()}, and no remedy of mismatch.remedies is left ({tried}): most of it comes from {self.source} ({self.source_mean:.3g} nats); close that source (docs/numerics.md says how), or set a higher mismatch.budget"
+        msg = f"{self._finding()}, and no remedy is left in mismatch.remedies ({tried}). The largest source is {self.source} ({self.source_mean:.3g} nats): close it (see docs/numerics.md), or set a higher mismatch.budget"
         return MismatchError(msg)
 
     def lines(self) -> list[str]:
-        """For the console and the log: what is done and why."""
-        skipped = [f"mismatch budget: {remedy} passed over: {why}" for remedy, why in self.passed_over]  # fmt: skip
+        """Lines for the console: what is done and why."""
+        lines = [f"mismatch budget: {remedy} skipped: {why}" for remedy, why in self.passed_over]  # fmt: skip
         if self.remedy is None:
-            return [*skipped, f"mismatch budget: {self._finding()}; no remedy is left, the run stops"]  # fmt: skip
+            return [*lines, f"mismatch budget: {self._finding()}; no remedy is left, the run stops"]  # fmt: skip
         note = (
-            " (the gap is measured before corrections and stays as it is: they only weigh what is open)"
+            " (the gap is measured before corrections, so it does not shrink)"
             if self.remedy == "corrections"
             else ""
         )
-        return [*skipped, f"mismatch budget: {self._finding()}, mostly {self.source} ({self.source_mean:.3g}); remedy: {self.remedy}{note}"]  # fmt: skip
+        return [*lines, f"mismatch budget: {self._finding()}, mostly {self.source} ({self.source_mean:.3g}); remedy: {self.remedy}{note}"]  # fmt: skip
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """A line of alarms.jsonl."""
         return {"event": "stop" if self.is_stop else "remedy", **asdict(self)}
 
     def _finding(self) -> str:
         steps = "1 audited step" if self.num_steps_above == 1 else f"{self.num_steps_above} audited steps"  # fmt: skip
-        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats is above mismatch.budget = {self.budget:.3g} for {steps}"
+        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats has been above mismatch.budget = {self.budget:.3g} for {steps}"
 
 
 class BudgetController:
-    """Where a run stands with its budget. Mutated by ``observe`` and ``load_state_dict``."""
+    """Counts steps above the budget and chooses remedies. Mutated by ``observe`` and ``load_state_dict``."""
 
     def __init__(self, config: MismatchConfig) -> None:
-        """A controller before the first step; with ``config.budget`` none it never decides anything."""
+        """A controller before the first step; without ``config.budget`` it never decides anything."""
         self._config = config
         self._num_above = 0
 
     def observe(
         self, step: int, total: float, open_means: Mapping[str, float], remedies: Remedies
     ) -> Decision | None:
-        """Take one audited step; a step without an audit is not told.
+        """Take one audited step; call it for no others.
 
         Args:
             step: its number.
-            total: gap/total/mean, nats a token.
+            total: gap/total/mean, nats per token.
             open_means: gap/<source>/open/mean by source.
-            remedies: asked what can be done; nothing is done here.
+            remedies: only asked what can be applied.
         """
         budget = self._config.budget
         if budget is None:
@@ -152,7 +151,7 @@ class BudgetController:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint; JSON. What remedies have changed is the run's to keep."""
+        """For a checkpoint; JSON. The run itself keeps what remedies have changed."""
         return {"num_above": self._num_above}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -162,14 +161,14 @@ class BudgetController:
     def _choose(
         self, open_means: Mapping[str, float], remedies: Remedies
     ) -> tuple[Remedy | None, str, list[tuple[Remedy, str]]]:
-        """(remedy, what it is for, what was passed over and why)."""
+        """(remedy, the source it addresses, skipped remedies and why)."""
         passed_over: list[tuple[Remedy, str]] = []
         for remedy in ORDER:
             target = max(_CLOSES[remedy], key=lambda source: open_means.get(source, 0.0))
             why_not = self._why_not(remedy, remedies)
             if open_means.get(target, 0.0) <= 0:
                 sources = " and ".join(_CLOSES[remedy])
-                why_not = f"the gap from {sources} is 0.0 or closed by it already"
+                why_not = f"the gap from {sources} is 0.0"
             if why_not is None:
                 return remedy, target, passed_over
             passed_over.append((remedy, why_not))

@@ -1,4 +1,4 @@
-"""One alarm's memory: on after so many steps in a row beyond its limit, off after as many well within it."""
+"""The state of one alarm: on after ``patience`` consecutive steps beyond its limit, off after as many well within it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,26 +7,26 @@ from typing import Any, Literal
 Change = Literal["on", "off"]
 
 CALM_SHARE = 0.9
-"""Within this share of the limit a step is calm: between the two, an alarm stays what it is."""
+"""A step within this share of the limit is calm. Between calm and the limit, an alarm does not change."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one step says about one alarm."""
+    """The value of one alarm at one step, and its limit."""
 
     value: float
     limit: float
     is_collapse_below: bool = False
-    """Whether small values are the bad ones (entropy)."""
+    """Whether small values are bad (entropy)."""
 
     @property
     def is_beyond(self) -> bool:
-        """Whether the value is past the limit."""
+        """Whether the value exceeds the limit in the bad direction."""
         return self.value < self.limit if self.is_collapse_below else self.value > self.limit
 
     @property
     def is_calm(self) -> bool:
-        """Whether the value is within nine tenths of the limit."""
+        """Whether the value is well within the limit."""
         if self.is_collapse_below:
             return self.value >= self.limit / CALM_SHARE
         return self.value <= self.limit * CALM_SHARE
@@ -38,15 +38,15 @@ class Hysteresis:
 
     is_on: bool = False
     num_beyond: int = 0
-    """Steps in a row beyond the limit, while the alarm is off."""
+    """Consecutive steps beyond the limit, while the alarm is off."""
     num_calm: int = 0
-    """Calm steps in a row, while the alarm is on."""
+    """Consecutive calm steps, while the alarm is on."""
     first_step: int = 0
-    """Of the present (or last) row of steps beyond: the first sign."""
+    """First of the current (or last) consecutive steps beyond the limit."""
     first_value: float = 0.0
 
     def observe(self, step: int, reading: Reading, patience: int) -> Change | None:
-        """Take one step's reading; what changed."""
+        """Take one step's reading; returns what changed."""
         if self.is_on:
             self.num_calm = self.num_calm + 1 if reading.is_calm else 0
             return self._turn(is_on=False) if self.num_calm >= patience else None

@@ -1,7 +1,7 @@
-"""What each alarm reads in a step's metrics, and the limit it holds that against.
+"""The metric that each alarm reads, and its limit.
 
-Some limits come from the run itself: the entropy and the truncation of its first steps, the gradient norms of its
-last ones. A metric that a step did not measure gives no reading, and changes nothing.
+Some limits come from the run itself: entropy and truncation from its first steps, the gradient norm from its
+last ones. A metric that a step did not measure gives no reading and changes nothing.
 """
 
 import math
@@ -20,19 +20,19 @@ METRIC_OF: dict[AlarmKind, str] = {
     "truncation": "rollout/truncated_fraction",
     "signal": "group/without_signal",
 }
-"""What each alarm reads; ``numerics`` reads all of them."""
+"""Metric of each alarm; ``numerics`` reads all metrics."""
 
 _NUM_FIRST = 5
-"""Steps that say what is usual for a run; before they are over, what depends on them is not judged."""
+"""First steps, which set the normal values of a run; limits that depend on them apply afterwards."""
 _NUM_RECENT = 20
 _RISE = 1.25
 """A run that starts beyond the truncation limit alarms when the share rises by a quarter."""
 _EARNED = 0.1
-"""Of the entropy limit, while the reward is above that of all first steps: a policy that knows the answers is certain of them."""
+"""Factor on the entropy limit while the reward is above that of all first steps: a policy that has learned is certain."""
 
 
 class History:
-    """What the limits of a run are taken from. Mutated by ``readings`` only."""
+    """The past values that limits are computed from. Mutated by ``readings`` only."""
 
     def __init__(self, config: WatchConfig) -> None:
         self._config = config
@@ -42,7 +42,7 @@ class History:
         self._grad_norms: list[float] = []
 
     def readings(self, metrics: Mapping[str, float]) -> Iterator[tuple[AlarmKind, Reading]]:
-        """Of one step; the step itself belongs to no limit that it is held against."""
+        """Readings of one step; its own values do not enter its limits."""
         config = self._config
         if (gap := metrics.get("gap/total/mean")) is not None:
             yield "gap", Reading(gap, config.gap)
@@ -61,12 +61,12 @@ class History:
         if (norm := metrics.get("train/grad_norm")) is not None:
             if len(self._grad_norms) >= _NUM_FIRST:
                 yield "gradient", Reading(norm, median(self._grad_norms) * config.grad_norm_ratio)
-            # A step without any signal has a gradient of 0, which says nothing of what is usual.
+            # A step without any signal has gradient 0, which is no normal value.
             if norm > 0:
                 self._grad_norms = [*self._grad_norms, norm][-_NUM_RECENT:]
 
     def _has_learned(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the reward is above that of every first step; not before they are over."""
+        """Whether the reward is above that of every first step; False during those steps."""
         reward = metrics.get("reward/mean")
         return (
             reward is not None
@@ -92,12 +92,12 @@ class History:
 
 
 def first_not_finite(metrics: Mapping[str, float]) -> str | None:
-    """The name of a metric that is NaN or infinite, if there is one."""
+    """Name of the first metric that is NaN or infinite; None if all are finite."""
     return next((name for name, value in metrics.items() if not math.isfinite(value)), None)
 
 
 def _usual(first_ones: list[float], value: float) -> float | None:
-    """Mean of a run's first values once they are complete; until then ``value`` joins them."""
+    """Mean of the run's first values; while they are incomplete, append ``value`` and return None."""
     if len(first_ones) >= _NUM_FIRST:
         return fmean(first_ones)
     first_ones.append(value)

@@ -1,4 +1,4 @@
-"""The watch over a run: metrics of each step in, alarms out. A pure state machine; its state is in the checkpoint."""
+"""The watch: metrics of each step in, alarms out. A pure state machine; checkpoints hold its state."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +14,21 @@ from zerogap.watch.suspects import command, suspect
 
 
 class Watch:
-    """Alarms of one run. Mutated by ``observe``, ``failed`` and ``load_state_dict``."""
+    """The alarms of a run. Mutated by ``observe``, ``failed`` and ``load_state_dict``."""
 
     def __init__(self, config: WatchConfig, run_dir: Path) -> None:
         """A watch before the first step.
 
         Args:
             config: limits and patience.
-            run_dir: for the commands that alarms name.
+            run_dir: for the commands that alarms suggest.
         """
         self._config, self._run_dir = config, run_dir
         self._history = History(config)
         self._alarms = {kind: Hysteresis() for kind in ALARM_KINDS}
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> WatchReport:
-        """Take the reduced metrics of a training step (not of the evaluation before the first)."""
+        """Take the reduced metrics of a training step (not of the initial evaluation)."""
         changed = [*self._watch_numerics(step, metrics)]
         if first_not_finite(metrics) is None:
             for kind, reading in self._history.readings(metrics):
@@ -38,24 +38,24 @@ class Watch:
         return self._report(changed)
 
     def failed(self, step: int, error: NumericsError) -> WatchReport:
-        """A step could not be done, since a number in it was not finite."""
+        """Take the error of a step that failed because a number was not finite."""
         if self._turn_numerics_on(step):
-            return self._report([self._numerics(step, "a number of the step", str(error))])
+            return self._report([self._numerics(step, "a number in the step", str(error))])
         return self._report([])
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint; JSON. A run that goes on from it alarms as if it had never stopped."""
+        """For a checkpoint; JSON."""
         return {
             "history": self._history.state_dict(),
             "alarms": {kind: alarm.state_dict() for kind, alarm in self._alarms.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``."""
+        """Restore a ``state_dict``."""
         self._history.load_state_dict(state["history"])
         self._alarms = {kind: Hysteresis.from_state(state["alarms"][kind]) for kind in ALARM_KINDS}
 
-    # ------------------------------------------------------------ numerics: at once
+    # ------------------------------------------------------------ numerics: without patience
 
     def _watch_numerics(self, step: int, metrics: Mapping[str, float]) -> list[Alarm]:
         name = first_not_finite(metrics)
@@ -67,7 +67,7 @@ class Watch:
         return []
 
     def _turn_numerics_on(self, step: int) -> bool:
-        """Whether it was off until now."""
+        """Switch the alarm on; returns whether it was off."""
         state = self._alarms["numerics"]
         was_on, state.num_calm = state.is_on, 0
         return not was_on and state.observe(step, Reading(1.0, 0.0), 1) == "on"
@@ -86,7 +86,7 @@ class Watch:
             command=command("numerics", self._run_dir, step),
         )
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ report
 
     def _alarm(
         self,

@@ -14,20 +14,20 @@ from zerogap.errors import DataError, NumericsError
 LEVELS = ["token", "sequence", "geometric"]
 
 
-def batch(seed=0, num_records=6, scale=0.4):
+def batch(seed=0, num_samples=6, scale=0.4):
     """Records of 1-9 tokens, some of which do not train and hold NaN."""
     rng = np.random.default_rng(seed)
-    record = np.repeat(np.arange(num_records), rng.integers(1, 10, size=num_records))
-    rollout = -rng.exponential(size=len(record)).astype(np.float32)
-    old = (rollout + rng.normal(scale=scale, size=len(record))).astype(np.float32)
-    mask = rng.random(len(record)) < 0.8
+    sample = np.repeat(np.arange(num_samples), rng.integers(1, 10, size=num_samples))
+    rollout = -rng.exponential(size=len(sample)).astype(np.float32)
+    old = (rollout + rng.normal(scale=scale, size=len(sample))).astype(np.float32)
+    mask = rng.random(len(sample)) < 0.8
     mask[0] = True
     old[~mask], rollout[~mask] = np.nan, np.nan
-    return old, rollout, mask, record
+    return old, rollout, mask, sample
 
 
-def loop_ratio(old, rollout, mask, record, level, t):
-    mine = [t] if level == "token" else [u for u in range(len(mask)) if record[u] == record[t]]
+def loop_ratio(old, rollout, mask, sample, level, t):
+    mine = [t] if level == "token" else [u for u in range(len(mask)) if sample[u] == sample[t]]
     gaps = [float(old[u]) - float(rollout[u]) for u in mine if mask[u]]
     total = sum(gaps) / len(gaps) if level == "geometric" else sum(gaps)
     return math.exp(min(max(total, -20.0), 20.0))
@@ -35,8 +35,8 @@ def loop_ratio(old, rollout, mask, record, level, t):
 
 def loop(columns, *, weight=None, mask=None, veto=None):
     """The definition, one token at a time: (weight, keep)."""
-    *_, loss_mask, record = columns
-    weights, keep = [1.0] * len(record), [False] * len(record)
+    *_, loss_mask, sample = columns
+    weights, keep = [1.0] * len(sample), [False] * len(sample)
     for t in np.flatnonzero(loss_mask):
         if weight:
             w = loop_ratio(*columns, weight.level, t)
@@ -45,8 +45,8 @@ def loop(columns, *, weight=None, mask=None, veto=None):
         keep[t] = True
         if mask:
             keep[t] = mask.low <= loop_ratio(*columns, mask.level, t) <= mask.high
-        for u in range(len(record)):
-            if veto and loss_mask[u] and record[u] == record[t]:
+        for u in range(len(sample)):
+            if veto and loss_mask[u] and sample[u] == sample[t]:
                 keep[t] = keep[t] and loop_ratio(*columns, "token", u) >= veto
     if weight and weight.normalize:
         mean = sum(weights[t] for t in np.flatnonzero(loss_mask)) / int(loss_mask.sum())
@@ -72,7 +72,7 @@ def test_weights_match_the_loop(level, kind, low, normalize):
 @pytest.mark.parametrize("veto", [None, 0.6])
 @pytest.mark.parametrize("level", LEVELS)
 def test_rejections_match_the_loop_and_leave_weights_alone(level, veto):
-    columns = batch(1, num_records=20, scale=0.2)
+    columns = batch(1, num_samples=20, scale=0.2)
     mask = MaskCorrection(level=level, low=0.9, high=1.1)
     found = correct_mismatch(*columns, mask=mask, veto=veto)
     _, keep = loop(columns, mask=mask, veto=veto)
@@ -97,7 +97,7 @@ def test_a_weight_and_a_rejection_are_decided_separately():
 
 
 def test_normalised_weights_have_mean_one_over_the_whole_train_batch():
-    columns = batch(3, num_records=9)
+    columns = batch(3, num_samples=9)
     weight = WeightCorrection(high=1.4, normalize=True)
     whole = correct_mismatch(*columns, weight=weight)
     FLOAT64_SAME_OP.check(whole.weight_S[columns[2]].mean(), np.array(1.0))
@@ -111,7 +111,7 @@ def test_normalised_weights_have_mean_one_over_the_whole_train_batch():
 
 @given(st.integers(0, 1000), st.sampled_from(LEVELS), st.booleans())
 def test_the_order_of_records_changes_no_bit(seed, level, normalize):
-    columns = batch(seed, num_records=5)
+    columns = batch(seed, num_samples=5)
     rules = {
         "weight": WeightCorrection(level=level, high=1.3, normalize=normalize),
         "mask": MaskCorrection(level=level, low=0.7, high=1.5),
@@ -128,12 +128,12 @@ def test_the_order_of_records_changes_no_bit(seed, level, normalize):
 
 def test_statistics_match_the_loop_with_corrections_off():
     columns = batch(4)
-    old, rollout, mask, record = columns
+    old, rollout, mask, sample = columns
     found = correct_mismatch(*columns).statistics
     tokens = np.flatnonzero(mask)
     gaps = [float(old[t]) - float(rollout[t]) for t in tokens]
     ratios = [math.exp(d) for d in gaps]
-    members = [[t for t in tokens if record[t] == r] for r in range(6)]
+    members = [[t for t in tokens if sample[t] == r] for r in range(6)]
     members = [mine for mine in members if mine]
 
     def log_perplexity(column):
@@ -161,7 +161,7 @@ def test_statistics_match_the_loop_with_corrections_off():
     EXACT.check(
         vars(found.weight_after), {"mean": 1.0, "min": 1.0, "max": 1.0, "effective_share": 1.0}
     )
-    assert (found.num_tokens, found.num_records, found.fraction_kept) == (len(tokens), 6, 1.0)
+    assert (found.num_tokens, found.num_samples, found.fraction_kept) == (len(tokens), 6, 1.0)
     with planted_fault("k1 with its sign turned"):
         FLOAT64_SAME_OP.check(-found.k1, expected["k1"])
 
@@ -170,15 +170,15 @@ def test_fractions_count_what_was_done():
     rollout = np.full(8, -1.0, np.float32)
     ratios = np.array([0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 3.0, 4.0])
     old = (rollout + np.log(ratios)).astype(np.float32)
-    record = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    sample = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     found = correct_mismatch(
-        old, rollout, np.ones(8, bool), record,
+        old, rollout, np.ones(8, bool), sample,
         weight=WeightCorrection(kind="clip", low=0.2, high=3.5), mask=MaskCorrection(low=0.2, high=2.0), veto=0.2,
     )  # fmt: skip
     counted = found.statistics
     assert (counted.fraction_truncated_low, counted.fraction_truncated_high) == (1 / 8, 1 / 8)
     assert (counted.fraction_rejected_low, counted.fraction_rejected_high) == (1 / 8, 2 / 8)
-    assert (counted.num_vetoed_tokens, counted.num_vetoed_records) == (1, 1)
+    assert (counted.num_vetoed_tokens, counted.num_vetoed_samples) == (1, 1)
     assert counted.fraction_kept == 4 / 8
     EXACT.check(found.keep_S, np.array([False, False, True, True, True, True, False, False]))
     EXACT.check(counted.weight_after.min, np.array(0.2))

@@ -12,7 +12,7 @@ LENGTHS = np.array([3, 0, 17, 5])
     ("kind", "constant", "expected"),
     [
         ("token", None, [25.0, np.inf, 25.0, 25.0]),
-        ("record", None, [9.0, np.inf, 51.0, 15.0]),
+        ("sample", None, [9.0, np.inf, 51.0, 15.0]),
         ("constant", 64, [192.0, np.inf, 192.0, 192.0]),
     ],
 )
@@ -32,19 +32,19 @@ def test_records_that_share_an_id_share_a_denominator(kind):
 
 @pytest.mark.parametrize("shared_ids", [None, ["a"]])
 def test_a_shared_denominator_needs_the_ids(shared_ids):
-    with pytest.raises(DataError, match="for 4 records: it needs the group id of each"):
+    with pytest.raises(DataError, match="for 4 samples: it needs the group id of each"):
         loss_denominators(LENGTHS, kind="group", shared_ids=shared_ids)
 
 
 def test_groups_of_one_record_are_records():
     EXACT.check(
         loss_denominators(LENGTHS, kind="group", shared_ids=list("abcd")),
-        loss_denominators(LENGTHS, kind="record"),
+        loss_denominators(LENGTHS, kind="sample"),
     )
 
 
 def test_a_batch_without_trainable_tokens_is_refused():
-    with pytest.raises(DataError, match="none of the 2 records"):
+    with pytest.raises(DataError, match="none of the 2 samples"):
         loss_denominators(np.zeros(2, int), kind="token")
 
 

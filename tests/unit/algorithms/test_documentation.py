@@ -48,7 +48,7 @@ def test_the_example_of_the_levels_is_right(level):
 
 @pytest.mark.parametrize(
     ("kind", "constant", "shares"),
-    [("token", None, [8, 8]), ("record", None, [4, 12]), ("constant", 100, [200, 200])],
+    [("token", None, [8, 8]), ("sample", None, [4, 12]), ("constant", 100, [200, 200])],
 )
 def test_the_example_of_the_denominators_is_right(kind, constant, shares):
     found = loss_denominators(np.array([2, 6]), kind=kind, constant=constant)

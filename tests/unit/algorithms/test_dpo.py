@@ -8,28 +8,28 @@ from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.algorithms import dpo_coefficients, record_sums, reduce_loss, weighted_log_probs
+from zerogap.algorithms import dpo_coefficients, reduce_loss, sample_sums, weighted_log_probs
 from zerogap.errors import DataError, NumericsError
 
 PAIRS = np.array([[0, 1], [2, 3], [5, 4], [0, 6]])
-"""The first record is in two pairs, and a chosen one may come after its rejected one."""
+"""The first sample is in two pairs, and a chosen one may come after its rejected one."""
 
 
 def batch(seed=0):
     rng = np.random.default_rng(seed)
-    record = np.repeat(np.arange(7), rng.integers(1, 9, size=7))
-    mask = rng.random(len(record)) < 0.8
-    log_probs, ref = -rng.exponential(size=(2, len(record)))
+    sample = np.repeat(np.arange(7), rng.integers(1, 9, size=7))
+    mask = rng.random(len(sample)) < 0.8
+    log_probs, ref = -rng.exponential(size=(2, len(sample)))
     log_probs[~mask], ref[~mask] = np.nan, np.nan
-    return log_probs, ref, mask, record
+    return log_probs, ref, mask, sample
 
 
-def reference(log_probs, ref, mask, record, *, beta, smoothing):
+def reference(log_probs, ref, mask, sample, *, beta, smoothing):
     """The paper's loss with autograd through both sums: (loss, gradient)."""
     log_probs_S = torch.tensor(np.nan_to_num(log_probs), requires_grad=True)
 
     def reward(r):
-        mine = np.flatnonzero(mask & (record == r))
+        mine = np.flatnonzero(mask & (sample == r))
         return beta * (log_probs_S[mine].sum() - ref[mine].sum())
 
     losses = []
@@ -42,17 +42,17 @@ def reference(log_probs, ref, mask, record, *, beta, smoothing):
     return loss.item(), log_probs_S.grad.numpy()
 
 
-def ours(log_probs, ref, mask, record, *, beta, smoothing, parts=((0, 1, 2, 3, 4, 5, 6),)):
-    sums, ref_sums = (record_sums(c, mask, record, num_records=7) for c in (log_probs, ref))
+def ours(log_probs, ref, mask, sample, *, beta, smoothing, parts=((0, 1, 2, 3, 4, 5, 6),)):
+    sums, ref_sums = (sample_sums(c, mask, sample, num_samples=7) for c in (log_probs, ref))
     terms = dpo_coefficients(sums, ref_sums, PAIRS, beta=beta, label_smoothing=smoothing)
-    gradient = np.zeros(len(record))
+    gradient = np.zeros(len(sample))
     for part in parts:
-        tokens = np.concatenate([np.flatnonzero(record == r) for r in part])
+        tokens = np.concatenate([np.flatnonzero(sample == r) for r in part])
         log_probs_T = torch.tensor(log_probs[tokens], requires_grad=True)
         mask_T = torch.tensor(mask[tokens])
-        coefficient_T = torch.tensor(terms.coefficient_B[record[tokens]])
+        coefficient_T = torch.tensor(terms.coefficient_B[sample[tokens]])
         numerator_T = weighted_log_probs(log_probs_T, coefficient_T, mask_T).numerator_T
-        reduce_loss(numerator_T, torch.tensor(terms.denominator_B[record[tokens]]), mask_T).backward()  # fmt: skip
+        reduce_loss(numerator_T, torch.tensor(terms.denominator_B[sample[tokens]]), mask_T).backward()  # fmt: skip
         gradient[tokens] = log_probs_T.grad.numpy()
     return terms.losses_P.mean(), gradient
 
@@ -112,7 +112,7 @@ def test_a_record_in_no_pair_may_hold_anything():
 
 
 def test_what_cannot_be_learnt_is_refused():
-    with pytest.raises(NumericsError, match="record 1 has log-prob nan and reference log-prob"):
+    with pytest.raises(NumericsError, match="sample 1 has log-prob nan and reference log-prob"):
         dpo_coefficients(np.array([-1.0, np.nan]), np.zeros(2), np.array([[0, 1]]), beta=1.0)
-    with pytest.raises(DataError, match="2 records and no pair"):
+    with pytest.raises(DataError, match="2 samples but no pair"):
         dpo_coefficients(np.zeros(2), np.zeros(2), np.zeros((0, 2), int), beta=1.0)

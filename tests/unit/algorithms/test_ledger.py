@@ -6,13 +6,13 @@ import pytest
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import FLOAT64_SAME_OP
 
-from zerogap.algorithms import Attribution, Rungs, attribute, choose_records, ledger_statistics
+from zerogap.algorithms import Attribution, Stages, attribute, choose_samples, ledger_statistics
 from zerogap.algorithms.ledger import check_telescopes
 from zerogap.errors import NumericsError
 from zerogap.obs import GAP_SOURCES
 
 
-def random_rungs(length: int = 40, *, seed: int = 0, spread: float = 0.1) -> Rungs:
+def random_stages(length: int = 40, *, seed: int = 0, spread: float = 0.1) -> Stages:
     rng = np.random.default_rng(seed)
     first = -rng.exponential(size=length)
     moves = rng.normal(scale=spread, size=(6, length)).cumsum(0)
@@ -20,7 +20,7 @@ def random_rungs(length: int = 40, *, seed: int = 0, spread: float = 0.1) -> Run
     is_attributed = rng.random(length) < 0.7
     for column in columns.values():
         column[~is_attributed] = rng.choice([np.nan, np.inf, 3.0])
-    return Rungs(**columns, is_attributed=is_attributed)
+    return Stages(**columns, is_attributed=is_attributed)
 
 
 def flat(statistics) -> dict:
@@ -28,10 +28,10 @@ def flat(statistics) -> dict:
     return {name: {"raw": vars(one.raw), "open": vars(one.open)} for name, one in views.items()}
 
 
-def loop(rungs: list[Rungs], replayed: set[str]) -> dict:
+def loop(stages: list[Stages], replayed: set[str]) -> dict:
     """Every statistic of every view, token by token."""
     found: dict[tuple[str, str], list[float]] = {}
-    for one in rungs:
+    for one in stages:
         for at in np.flatnonzero(one.is_attributed):
             heights = [float(column[at]) for column in one.columns]
             steps = [b - a for a, b in pairwise(heights)]
@@ -58,31 +58,31 @@ def loop(rungs: list[Rungs], replayed: set[str]) -> dict:
 
 @pytest.mark.parametrize("replayed", [{"tokens"}, {"tokens", "routing"}, set()])
 def test_statistics_are_those_of_a_loop_over_tokens(replayed):
-    rungs = [random_rungs(seed=seed) for seed in range(3)]
-    found = flat(ledger_statistics([attribute(r, record="r") for r in rungs], replayed=replayed))
-    FLOAT64_SAME_OP.check(found, loop(rungs, replayed))
-    nudged = [random_rungs(seed=seed) for seed in range(3)]
+    stages = [random_stages(seed=seed) for seed in range(3)]
+    found = flat(ledger_statistics([attribute(r, name="r") for r in stages], replayed=replayed))
+    FLOAT64_SAME_OP.check(found, loop(stages, replayed))
+    nudged = [random_stages(seed=seed) for seed in range(3)]
     nudged[1].a3[np.flatnonzero(nudged[1].is_attributed)[0]] += 1e-6
     assert_notices(
-        "one rung moved by 1e-6", lambda: FLOAT64_SAME_OP.check(found, loop(nudged, replayed))
+        "one stage moved by 1e-6", lambda: FLOAT64_SAME_OP.check(found, loop(nudged, replayed))
     )
 
 
 def test_signed_means_add_up_to_the_raw_total():
-    statistics = ledger_statistics([attribute(random_rungs(), record="r")])
+    statistics = ledger_statistics([attribute(random_stages(), name="r")])
     parts = sum(statistics.sources[source].raw.signed_mean for source in GAP_SOURCES)
     assert parts == pytest.approx(statistics.total.raw.signed_mean, abs=1e-12)
 
 
 def test_ids_travel_so_tokens_are_never_open():
-    statistics = ledger_statistics([attribute(random_rungs(), record="r")])
+    statistics = ledger_statistics([attribute(random_stages(), name="r")])
     assert statistics.sources["tokens"].raw.mean > 0
     assert statistics.sources["tokens"].open.max == 0.0
 
 
 def test_equal_rungs_are_exactly_zero():
     column = np.array([-1.25, -0.1, -7.0])
-    ladder = Rungs(
+    ladder = Stages(
         a0=column,
         a1=column,
         a2=column,
@@ -91,14 +91,14 @@ def test_equal_rungs_are_exactly_zero():
         a5=column,
         is_attributed=np.ones(3, bool),
     )
-    views = flat(ledger_statistics([attribute(ladder, record="r")]))
+    views = flat(ledger_statistics([attribute(ladder, name="r")]))
     assert {number["max"] for views in views.values() for number in views.values()} == {0.0}
 
 
 def test_one_ulp_of_float32_is_not_zero():
     engine = np.full(1, -1.25, np.float32)
     column, moved = engine.astype(float), np.nextafter(engine, np.float32(0)).astype(float)
-    ladder = Rungs(
+    ladder = Stages(
         a0=column,
         a1=column,
         a2=moved,
@@ -107,26 +107,28 @@ def test_one_ulp_of_float32_is_not_zero():
         a5=moved,
         is_attributed=np.ones(1, bool),
     )
-    assert ledger_statistics([attribute(ladder, record="r")]).sources["numbers"].open.max > 0
+    assert ledger_statistics([attribute(ladder, name="r")]).sources["numbers"].open.max > 0
 
 
 def test_differences_that_miss_the_whole_are_a_defect():
-    found = attribute(random_rungs(seed=4), record="r")
-    rungs = random_rungs(seed=4)
-    check_telescopes(found.differences, rungs.a0, rungs.a5, record="r")
-    at = int(np.flatnonzero(rungs.is_attributed)[2])
+    found = attribute(random_stages(seed=4), name="r")
+    stages = random_stages(seed=4)
+    check_telescopes(found.differences, stages.a0, stages.a5, name="r")
+    at = int(np.flatnonzero(stages.is_attributed)[2])
     found.differences["staleness"][at] += 1e-5
     with pytest.raises(NumericsError, match=rf"g0/3, position {at}: .*staleness"):
-        check_telescopes(found.differences, rungs.a0, rungs.a5, record="g0/3")
+        check_telescopes(found.differences, stages.a0, stages.a5, name="g0/3")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_rung_that_is_not_finite_names_record_and_rung(bad):
-    rungs = random_rungs()
-    at = int(np.flatnonzero(rungs.is_attributed)[0])
-    rungs.a3[at] = bad
-    with pytest.raises(NumericsError, match=rf"rollout g/1, position {at}: rung a3"):
-        attribute(rungs, record="rollout g/1")
+    stages = random_stages()
+    at = int(np.flatnonzero(stages.is_attributed)[0])
+    stages.a3[at] = bad
+    with pytest.raises(
+        NumericsError, match=rf"rollout g/1, position {at}: the log-prob at stage a3"
+    ):
+        attribute(stages, name="rollout g/1")
 
 
 def test_without_attributed_tokens_there_are_no_statistics():
@@ -145,7 +147,7 @@ COUNTS = np.array([10, 0, 30, 20, 0, 40])
 
 def test_records_are_chosen_until_they_hold_the_share():
     for seed in range(20):
-        chosen = choose_records(COUNTS, GROUPS, share=0.5, min_records=1, seed=(seed,))
+        chosen = choose_samples(COUNTS, GROUPS, share=0.5, min_samples=1, seed=(seed,))
         assert chosen == sorted(set(chosen))
         assert COUNTS[chosen].min() > 0
         assert COUNTS[chosen].sum() >= 50
@@ -154,35 +156,35 @@ def test_records_are_chosen_until_they_hold_the_share():
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 4), (1e-6, 2)])
 def test_all_are_chosen_or_the_least_number(share, expected):
-    chosen = choose_records(COUNTS, GROUPS, share=share, min_records=2, seed=(1,))
+    chosen = choose_samples(COUNTS, GROUPS, share=share, min_samples=2, seed=(1,))
     assert len(chosen) == expected
 
 
 def test_the_seed_decides_who_is_chosen():
-    counts, groups = np.full(48, 7), [str(record // 8) for record in range(48)]
+    counts, groups = np.full(48, 7), [str(sample // 8) for sample in range(48)]
     first, again, other = (
-        choose_records(counts, groups, share=0.05, min_records=4, seed=(3, step))
+        choose_samples(counts, groups, share=0.05, min_samples=4, seed=(3, step))
         for step in (1, 1, 2)
     )
     assert first == again != other
 
 
 def test_siblings_are_chosen_by_twos():
-    counts, groups = np.full(48, 7), [str(record // 8) for record in range(48)]
+    counts, groups = np.full(48, 7), [str(sample // 8) for sample in range(48)]
     for seed in range(20):
-        chosen = choose_records(counts, groups, share=0.01, min_records=4, seed=(seed,))
-        assert len({groups[record] for record in chosen}) <= 2
+        chosen = choose_samples(counts, groups, share=0.01, min_samples=4, seed=(seed,))
+        assert len({groups[sample] for sample in chosen}) <= 2
 
 
 def test_every_pair_is_as_likely_as_every_other():
     counts, groups = np.full(7, 5), list("aaaabbc")
     drawn = np.zeros(7)
     for seed in range(4_000):
-        drawn[choose_records(counts, groups, share=0.01, min_records=1, seed=(seed,))] += 1
-    # Of one record: first of a pair half of the time, of a pair of its own always; there are 4 pairs.
+        drawn[choose_samples(counts, groups, share=0.01, min_samples=1, seed=(seed,))] += 1
+    # Of one sample: first of a pair half of the time, of a pair of its own always; there are 4 pairs.
     expected = 4_000 / 4 * np.array([0.5] * 6 + [1.0])
     assert np.abs(drawn - expected).max() < 5 * np.sqrt(expected.max())
 
 
 def test_nothing_to_choose_from():
-    assert choose_records(np.zeros(3, np.int64), "aab", share=0.5, min_records=4, seed=(0,)) == []
+    assert choose_samples(np.zeros(3, np.int64), "aab", share=0.5, min_samples=4, seed=(0,)) == []

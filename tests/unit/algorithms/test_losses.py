@@ -37,7 +37,7 @@ def columns(seed=0):
     log_probs = old + rng.normal(scale=0.5, size=T)
     advantages = rng.normal(size=T)
     mask = rng.random(T) < 0.7
-    denominators = np.repeat(loss_denominators(mask.reshape(6, 10).sum(1), kind="record"), 10)
+    denominators = np.repeat(loss_denominators(mask.reshape(6, 10).sum(1), kind="sample"), 10)
     weights = rng.random(T) * 2
     return log_probs, old, advantages, mask, denominators, weights
 
@@ -169,37 +169,37 @@ def test_an_infinite_denominator_of_a_masked_record_adds_nothing():
     EXACT.check(numerator.grad, torch.tensor([0.5, 0.0]))
 
 
-@pytest.mark.parametrize("kind", ["token", "record", "constant"])
+@pytest.mark.parametrize("kind", ["token", "sample", "constant"])
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
 def test_the_gradient_does_not_depend_on_accumulation(kind, accumulation):
-    # Case 14: lengths [3, 17, 5, 40]; documented values: token-mean, or mean of record means.
+    # Case 14: lengths [3, 17, 5, 40]; documented values: token-mean, or mean of sample means.
     lengths = np.array([3, 17, 5, 40])
-    record_T = np.repeat(np.arange(4), lengths)
+    sample_T = np.repeat(np.arange(4), lengths)
     denominators = loss_denominators(
         lengths, kind=kind, constant=64 if kind == "constant" else None
     )
     log_probs_T = torch.linspace(-3, -0.1, 65, requires_grad=True)
-    advantages_T = torch.tensor([1.0, -1.0, 0.5, 2.0])[record_T]
+    advantages_T = torch.tensor([1.0, -1.0, 0.5, 2.0])[sample_T]
 
     def accumulate(denominator_of):
         log_probs_T.grad = None
-        for records in np.split(np.arange(4), accumulation):
-            mine = torch.tensor(np.flatnonzero(np.isin(record_T, records)))
+        for samples in np.split(np.arange(4), accumulation):
+            mine = torch.tensor(np.flatnonzero(np.isin(sample_T, samples)))
             everything = torch.ones(len(mine), dtype=torch.bool)
             terms = clipped_surrogate(
                 log_probs_T[mine], log_probs_T.detach()[mine], advantages_T[mine], everything,
                 clip_low=0.2, clip_high=0.2,
             )  # fmt: skip
-            denominator_T = torch.tensor(denominator_of(records))[torch.tensor(record_T)[mine]]
+            denominator_T = torch.tensor(denominator_of(samples))[torch.tensor(sample_T)[mine]]
             reduce_loss(terms.numerator_T, denominator_T, everything).backward()
         return log_probs_T.grad.clone()
 
-    documented = {"token": 65.0, "record": 4.0 * lengths[record_T], "constant": 4 * 64.0}[kind]
+    documented = {"token": 65.0, "sample": 4.0 * lengths[sample_T], "constant": 4 * 64.0}[kind]
     expected = -advantages_T.double() / torch.tensor(documented)
     FLOAT64_REFERENCE.check(accumulate(lambda _: denominators), expected)
 
-    def per_micro_batch(records):
-        mine = np.where(np.isin(np.arange(4), records), lengths, 0)
+    def per_micro_batch(samples):
+        mine = np.where(np.isin(np.arange(4), samples), lengths, 0)
         return loss_denominators(mine, kind=kind, constant=64 if kind == "constant" else None)
 
     if accumulation > 1:

@@ -18,5 +18,5 @@ def test_the_penalty_rises_within_the_buffer():
 
 @pytest.mark.parametrize("buffer_tokens", [0, 101])
 def test_a_buffer_outside_the_limit_is_refused(buffer_tokens):
-    with pytest.raises(DataError, match="the slope lies within the limit; set 1 to 100"):
+    with pytest.raises(DataError, match="the slope must fit below the limit; set 1 to 100"):
         overlong_penalties(np.array([5]), max_tokens=100, buffer_tokens=buffer_tokens, penalty=1.0)

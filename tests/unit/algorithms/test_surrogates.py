@@ -34,15 +34,15 @@ def of_tokens(surrogate, **options):
 
 
 def gspo(c, low=LOW, high=HIGH):
-    names = ("log_probs", "old_log_probs", "advantages", "loss_mask", "record", "record_len")
+    names = ("log_probs", "old_log_probs", "advantages", "loss_mask", "sample", "sample_len")
     return gspo_surrogate(*(c[name] for name in names), clip_low=low, clip_high=high).numerator_T
 
 
 OURS = {
     "clipped": (of_tokens(clipped_surrogate, clip_low=LOW, clip_high=HIGH), "token"),
-    "gspo": (gspo, "record"),
+    "gspo": (gspo, "sample"),
     "cispo": (of_tokens(cispo_surrogate, ratio_low=0.9, ratio_high=1.2), "token"),
-    "reinforce": (of_tokens(reinforce_surrogate), "record"),
+    "reinforce": (of_tokens(reinforce_surrogate), "sample"),
     "weighted": (
         lambda c: weighted_log_probs(c["log_probs"], -c["advantages"], c["loss_mask"]).numerator_T,
         "token",
@@ -52,8 +52,8 @@ OURS = {
 
 
 def term_and_slopes(name, batch, t):
-    """A token's numerator, and its derivative to each log-prob of its record."""
-    c, mine = batch.columns, [u for u in np.flatnonzero(batch.mask) if batch.record[u] == batch.record[t]]  # fmt: skip
+    """A token's numerator, and its derivative to each log-prob of its sample."""
+    c, mine = batch.columns, [u for u in np.flatnonzero(batch.mask) if batch.sample[u] == batch.sample[t]]  # fmt: skip
     a, log_prob = c["advantages"][t], c["log_probs"][t]
     ratio = math.exp(log_prob - c["old_log_probs"][t])
     if name == "sft":
@@ -75,9 +75,9 @@ def term_and_slopes(name, batch, t):
 
 
 def loop(name, kind, batch):
-    loss, gradient = 0.0, np.zeros(len(batch.record))
+    loss, gradient = 0.0, np.zeros(len(batch.sample))
     for t in np.flatnonzero(batch.mask):
-        denominator = batch.denominators(kind)[batch.record[t]]
+        denominator = batch.denominators(kind)[batch.sample[t]]
         term, slopes = term_and_slopes(name, batch, t)
         loss += term / denominator
         for u, slope in slopes.items():
@@ -91,7 +91,7 @@ def test_loss_and_gradient_match_the_loop(name):
     batch = LossBatch(1)
     found = batch.loss_and_gradient(terms_of, kind=kind)
     FLOAT64_SAME_OP.check(found, loop(name, kind, batch))
-    other = "record" if kind == "token" else "token"
+    other = "sample" if kind == "token" else "token"
     assert_notices(
         "another denominator", lambda: FLOAT64_SAME_OP.check(found, loop(name, other, batch))
     )
@@ -118,9 +118,9 @@ def test_gspo_reads_one_ratio_a_record_and_clips_all_of_its_tokens():
     c = {name: torch.tensor(column) for name, column in batch.columns.items()}
     surrogate = gspo_surrogate(
         c["log_probs"], c["old_log_probs"], c["advantages"], torch.tensor(batch.mask),
-        torch.tensor(batch.record), torch.tensor(batch.len[batch.record]), clip_low=LOW, clip_high=HIGH,
+        torch.tensor(batch.sample), torch.tensor(batch.len[batch.sample]), clip_low=LOW, clip_high=HIGH,
     )  # fmt: skip
-    clipped = [set(surrogate.is_clipped_T.numpy()[batch.mask & (batch.record == r)]) for r in range(7)]  # fmt: skip
+    clipped = [set(surrogate.is_clipped_T.numpy()[batch.mask & (batch.sample == r)]) for r in range(7)]  # fmt: skip
     assert all(len(flags) == 1 for flags in clipped)
     assert {next(iter(flags)) for flags in clipped} == {False, True}
     EXACT.check(surrogate.numerator_T[~torch.tensor(batch.mask)].abs().sum(), torch.tensor(0.0).double())  # fmt: skip
@@ -128,7 +128,7 @@ def test_gspo_reads_one_ratio_a_record_and_clips_all_of_its_tokens():
 
 def test_gspo_refuses_a_record_that_is_cut():
     columns = [torch.tensor([-0.5, -0.5]) for _ in range(3)]
-    with pytest.raises(DataError, match="token 0: 2 of the 5 trainable tokens of its record"):
+    with pytest.raises(DataError, match="token 0: 2 of the 5 trainable tokens of its sample"):
         gspo_surrogate(
             *columns, torch.ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.int64),
             torch.full((2,), 5), clip_low=LOW, clip_high=HIGH,
@@ -167,23 +167,23 @@ def test_a_nan_that_counts_is_refused(name, column):
 
 
 def off_policy(batch, max_kl, order=None):
-    order = np.arange(len(batch.record)) if order is None else order
+    order = np.arange(len(batch.sample)) if order is None else order
     c = {name: torch.tensor(column[order]) for name, column in batch.columns.items()}
     return off_policy_keep(
         c["log_probs"], c["old_log_probs"], c["advantages"], torch.tensor(batch.mask[order]),
-        torch.tensor(batch.record[order]), torch.tensor(batch.len[batch.record[order]]), max_kl=max_kl,
+        torch.tensor(batch.sample[order]), torch.tensor(batch.len[batch.sample[order]]), max_kl=max_kl,
     ).numpy()  # fmt: skip
 
 
 def test_the_off_policy_mask_matches_the_loop():
-    batch = LossBatch(4, num_records=30)
+    batch = LossBatch(4, num_samples=30)
     c = batch.columns
 
     def loop_keep(max_kl, sign=-1.0):
         keep = []
-        for t in range(len(batch.record)):
+        for t in range(len(batch.sample)):
             mine = [
-                u for u in np.flatnonzero(batch.mask) if batch.record[u] == batch.record[t]
+                u for u in np.flatnonzero(batch.mask) if batch.sample[u] == batch.sample[t]
             ]  # fmt: skip
             drops = [c["old_log_probs"][u] - c["log_probs"][u] for u in mine]
             rejected = c["advantages"][t] * sign > 0 and sum(drops) / len(drops) > max_kl
@@ -195,12 +195,12 @@ def test_the_off_policy_mask_matches_the_loop():
     assert 0 < (batch.mask & ~found).sum() < batch.mask.sum() / 2
     assert_notices("the other sign", lambda: EXACT.check(found, loop_keep(0.05, sign=1.0)))
     assert_notices("another bound", lambda: EXACT.check(found, loop_keep(0.5)))
-    order = np.concatenate([np.flatnonzero(batch.record == r) for r in range(29, -1, -1)])
+    order = np.concatenate([np.flatnonzero(batch.sample == r) for r in range(29, -1, -1)])
     EXACT.check(off_policy(batch, 0.05, order), found[order])
 
 
 def test_the_off_policy_mask_keeps_records_that_are_not_pushed_down():
-    """Advantage 0 has no policy term, but a penalty on the KL, which is what brings such a record back."""
+    """Advantage 0 has no policy term, but a penalty on the KL, which is what brings such a sample back."""
     batch = LossBatch(6)
     batch.columns["advantages"] = np.zeros_like(batch.columns["advantages"])
     EXACT.check(off_policy(batch, 1e-9), batch.mask)

@@ -12,32 +12,32 @@ from zerogap.algorithms import (
     group_advantages,
     kl_penalties,
     normalized_over_tokens,
-    record_sums,
     reinforce_pp_advantages,
     returns_to_go,
+    sample_sums,
     token_rewards,
 )
 from zerogap.errors import NumericsError
 
-RECORDS = 6
+SAMPLES = 6
 
 
 def batch(seed=0):
     """Records with masked tokens at the front, in the middle and at the end, one of them masked altogether."""
     rng = np.random.default_rng(seed)
-    record = np.repeat(np.arange(RECORDS), rng.integers(2, 12, size=RECORDS))
-    mask = (rng.random(len(record)) < 0.6) & (record != 2)
+    sample = np.repeat(np.arange(SAMPLES), rng.integers(2, 12, size=SAMPLES))
+    mask = (rng.random(len(sample)) < 0.6) & (sample != 2)
     mask[0] = True
-    rewards_S, values_S = rng.normal(size=(2, len(record)))
+    rewards_S, values_S = rng.normal(size=(2, len(sample)))
     rewards_S[~mask], values_S[~mask] = np.nan, np.nan
-    return rewards_S, values_S, mask, record
+    return rewards_S, values_S, mask, sample
 
 
-def loop_gae(rewards, values, mask, record, discount, gae_lambda):
-    """By the definition: the sum over all later trainable tokens of the record."""
+def loop_gae(rewards, values, mask, sample, discount, gae_lambda):
+    """By the definition: the sum over all later trainable tokens of the sample."""
     advantages = [0.0] * len(mask)
     for t in np.flatnonzero(mask):
-        later = [u for u in range(t, len(mask)) if mask[u] and record[u] == record[t]]
+        later = [u for u in range(t, len(mask)) if mask[u] and sample[u] == sample[t]]
         for steps, u in enumerate(later):
             following = later[steps + 1 : steps + 2]
             next_value = values[following[0]] if following else 0.0
@@ -83,25 +83,25 @@ def test_environment_tokens_between_turns_change_nothing():
 
 def test_the_reward_stands_on_the_last_trainable_token():
     mask = np.array([False, True, True, False, False, False, True])
-    record = np.array([0, 0, 0, 0, 1, 2, 2])
-    found = token_rewards(np.array([2.0, np.nan, 3.0]), mask, record)
+    sample = np.array([0, 0, 0, 0, 1, 2, 2])
+    found = token_rewards(np.array([2.0, np.nan, 3.0]), mask, sample)
     EXACT.check(found, np.array([0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 3.0]))
     penalties = np.where(mask, 0.25, 0.0)
-    EXACT.check(token_rewards(np.array([2.0, 0.0, 3.0]), mask, record, penalties_S=penalties), found - penalties)  # fmt: skip
-    EXACT.check(token_rewards(np.zeros(3), np.zeros(7, bool), record), np.zeros(7))
+    EXACT.check(token_rewards(np.array([2.0, 0.0, 3.0]), mask, sample, penalties_S=penalties), found - penalties)  # fmt: skip
+    EXACT.check(token_rewards(np.zeros(3), np.zeros(7, bool), sample), np.zeros(7))
 
 
 def test_a_record_that_trains_without_a_reward_is_refused():
-    with pytest.raises(NumericsError, match="record 1 trains, but its reward is nan"):
+    with pytest.raises(NumericsError, match="sample 1 trains, but its reward is nan"):
         token_rewards(np.array([1.0, np.nan]), np.ones(2, bool), np.array([0, 1]))
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 def test_returns_are_gae_without_a_critic(discount):
-    rewards, _, mask, record = batch(1)
-    found = returns_to_go(rewards, mask, record, discount=discount)
+    rewards, _, mask, sample = batch(1)
+    found = returns_to_go(rewards, mask, sample, discount=discount)
     FLOAT64_SAME_OP.check(
-        found, loop_gae(rewards, np.zeros(len(mask)), mask, record, discount, 1.0)
+        found, loop_gae(rewards, np.zeros(len(mask)), mask, sample, discount, 1.0)
     )
 
 
@@ -114,28 +114,28 @@ def loop_normalized(values, mask):
 
 @pytest.mark.parametrize("baseline", [False, True])
 def test_reinforce_pp_matches_the_loop(baseline):
-    _, _, mask, record = batch(2)
+    _, _, mask, sample = batch(2)
     rng = np.random.default_rng(2)
-    rewards, log_probs, ref = rng.normal(size=RECORDS), *-rng.exponential(size=(2, len(mask)))
+    rewards, log_probs, ref = rng.normal(size=SAMPLES), *-rng.exponential(size=(2, len(mask)))
     log_probs[~mask], ref[~mask] = np.nan, np.nan
     group_ids = ["a", "b", "a", "b", "a", "b"]
     penalties = kl_penalties(log_probs, ref, mask, kind="k1", coefficient=0.1)
     outcome = rewards
     if baseline:
-        has_tokens = np.bincount(record, weights=mask) > 0
+        has_tokens = np.bincount(sample, weights=mask) > 0
         outcome = group_advantages(rewards, group_ids, has_tokens).advantages
     found = reinforce_pp_advantages(
-        token_rewards(outcome, mask, record, penalties_S=penalties), mask, record
+        token_rewards(outcome, mask, sample, penalties_S=penalties), mask, sample
     )
 
     def loop(coefficient):
         returns = np.full(len(mask), np.nan)
         for t in np.flatnonzero(mask):
-            later = [u for u in range(t, len(mask)) if mask[u] and record[u] == record[t]]
-            peers = [r for r in range(RECORDS) if group_ids[r] == group_ids[record[t]] and r != 2]
+            later = [u for u in range(t, len(mask)) if mask[u] and sample[u] == sample[t]]
+            peers = [r for r in range(SAMPLES) if group_ids[r] == group_ids[sample[t]] and r != 2]
             baseline_reward = sum(rewards[r] for r in peers) / len(peers) if baseline else 0.0
             kl = sum(log_probs[u] - ref[u] for u in later)
-            returns[t] = rewards[record[t]] - baseline_reward - coefficient * kl
+            returns[t] = rewards[sample[t]] - baseline_reward - coefficient * kl
         return loop_normalized(returns, mask)
 
     FLOAT64_SAME_OP.check(found, loop(0.1))
@@ -156,41 +156,41 @@ def test_the_standard_deviation_survives_a_large_offset():
 
 @given(st.integers(0, 10_000))
 def test_the_order_of_records_changes_no_bit(seed):
-    rewards, values, mask, record = batch(seed)
-    order = np.random.default_rng(seed).permutation(RECORDS)
-    order = np.concatenate([np.flatnonzero(record == r) for r in order])
+    rewards, values, mask, sample = batch(seed)
+    order = np.random.default_rng(seed).permutation(SAMPLES)
+    order = np.concatenate([np.flatnonzero(sample == r) for r in order])
 
     def compute(*columns):
-        rewards, values, mask, record = columns
+        rewards, values, mask, sample = columns
         targets = gae_advantages(
-            rewards, values, mask, record, discount=0.99, gae_lambda=0.9
+            rewards, values, mask, sample, discount=0.99, gae_lambda=0.9
         )  # fmt: skip
-        reinforced = reinforce_pp_advantages(rewards, mask, record)
+        reinforced = reinforce_pp_advantages(rewards, mask, sample)
         return targets.advantages_S, targets.returns_S, reinforced
 
-    shuffled = compute(rewards[order], values[order], mask[order], record[order])
-    for found, whole in zip(shuffled, compute(rewards, values, mask, record), strict=True):
+    shuffled = compute(rewards[order], values[order], mask[order], sample[order])
+    for found, whole in zip(shuffled, compute(rewards, values, mask, sample), strict=True):
         EXACT.check(found, whole[order])
 
 
 def test_a_nan_that_counts_names_its_token():
-    rewards, values, mask, record = batch()
+    rewards, values, mask, sample = batch()
     values[np.flatnonzero(mask)[1]] = np.nan
     with pytest.raises(NumericsError, match="the value of slot"):
         gae_advantages(
-            rewards, values, mask, record, discount=1.0, gae_lambda=0.9, name_token=lambda s: f"slot {s}"
+            rewards, values, mask, sample, discount=1.0, gae_lambda=0.9, name_token=lambda s: f"slot {s}"
         )  # fmt: skip
 
 
-def test_record_sums_skip_what_is_masked():
+def test_sample_sums_skip_what_is_masked():
     values = np.array([1.0, np.nan, 2.0, 4.0, np.nan])
     mask = np.array([True, False, True, True, False])
-    record = np.array([0, 0, 0, 2, 2])
+    sample = np.array([0, 0, 0, 2, 2])
     EXACT.check(
-        record_sums(values, mask, record, num_records=4), np.array([3.0, 0.0, 4.0, 0.0])
+        sample_sums(values, mask, sample, num_samples=4), np.array([3.0, 0.0, 4.0, 0.0])
     )  # fmt: skip
     with pytest.raises(NumericsError, match="the log-prob of token 1 is nan"):
-        record_sums(values, np.ones(5, bool), record, num_records=4, what="log-prob")
+        sample_sums(values, np.ones(5, bool), sample, num_samples=4, what="log-prob")
 
 
 def test_kl_penalties_are_the_estimate_without_gradient():

@@ -29,7 +29,7 @@ def test_without_any_checkpoint_a_version_comes_from_the_initial_model_and_the_r
     found = rewind(run, version, progress=QUIET)
     assert weight_fingerprint(found.policy.model) == fingerprints[version]
     steps = {1: "step 1", 3: "steps 1 to 3"}[version]
-    assert found.origin == f"the recipe's initial model, trained again on the rollouts of {steps}"
+    assert found.origin == f"the recipe's initial model, retrained on the rollouts of {steps}"
 
 
 def test_version_0_is_the_recipes_own(recorded: Path):
@@ -47,7 +47,7 @@ def test_a_later_checkpoint_is_of_no_use_and_an_earlier_one_is(
     run = RecordedRun(copy_without(recorded, tmp_path / "run", *removed))
     found = rewind(run, 3, progress=QUIET)
     assert weight_fingerprint(found.policy.model) == fingerprints[3]
-    assert found.origin == "the checkpoint of step 1, trained again on the rollouts of steps 2 to 3"
+    assert found.origin == "the checkpoint of step 1, retrained on the rollouts of steps 2 to 3"
 
 
 def test_the_trainer_goes_on_as_the_run_did(
@@ -82,7 +82,7 @@ def test_missing_rollouts_are_an_error_that_says_which_and_what_can_be_audited(
 ):
     removed = [CHECKPOINTS, "rollouts/step_000002"]
     run = RecordedRun(copy_without(recorded, tmp_path / "run", *removed))
-    with pytest.raises(CheckpointError, match="not on disk for steps 2 ") as error:
+    with pytest.raises(CheckpointError, match="missing for steps 2 ") as error:
         run.choose_step(4)
     assert "nearest that exist are version 0 (the recipe's initial model)" in str(error.value)
     assert "can be audited: 1." in str(error.value)
@@ -103,7 +103,7 @@ def test_a_folder_without_rollouts_says_how_to_get_some(recorded: Path, tmp_path
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
         RecordedRun(tmp_path)
 
 
@@ -134,7 +134,7 @@ def test_rollouts_that_were_changed_give_other_weights_and_that_is_noticed(
     folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
     change_column(folder, 1, "token_ids", add_one_to_the_last)
     run = keep_fingerprints(folder, fingerprints)
-    with pytest.raises(CheckpointError, match="training step 1 again gave other weights"):
+    with pytest.raises(CheckpointError, match="retraining step 1 gave different weights"):
         rewind(run, 2, progress=QUIET)
 
 
@@ -161,7 +161,7 @@ def test_a_step_trains_again_as_it_was_recorded_to(
         assert rewind(RecordedRun(folder), 1, progress=QUIET).is_proven
         return
     # The run did not train so: what is claimed here gives other weights.
-    with pytest.raises(CheckpointError, match="training step 1 again gave other weights"):
+    with pytest.raises(CheckpointError, match="retraining step 1 gave different weights"):
         rewind(RecordedRun(folder), 1, progress=QUIET)
 
 
@@ -170,5 +170,5 @@ def test_another_initial_model_is_noticed(
 ):
     folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
     run = keep_fingerprints(folder, {0: "another", **fingerprints})
-    with pytest.raises(CheckpointError, match="not the one the run started from"):
+    with pytest.raises(CheckpointError, match="not the one that the run started from"):
         rewind(run, 1, progress=QUIET)

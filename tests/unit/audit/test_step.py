@@ -7,7 +7,7 @@ from helpers.recorded_run import change_column, copy_without
 from helpers.tolerance import EXACT
 
 from zerogap.audit import Audit, audit_step, describe_audit, worst_tokens
-from zerogap.audit.audited import rungs
+from zerogap.audit.audited import stages
 from zerogap.errors import CheckpointError
 from zerogap.obs import GAP_SOURCES
 
@@ -53,8 +53,8 @@ def test_a_log_prob_that_was_changed_shows_as_numbers_at_that_token_and_nowhere_
     folder = copy_without(recorded, tmp_path / "run")
     change_column(folder, 2, "rollout_log_probs", lambda column: column.__setitem__(AT, column[AT] - 0.5))  # fmt: skip
     audit = audit_step(folder, step=2, quiet=True)
-    (first, *others) = worst_tokens(audit.records, 1000)
-    assert (first.record.sample.rollout_id, first.position) == ("train-000002-0000/0", AT)
+    (first, *others) = worst_tokens(audit.samples, 1000)
+    assert (first.audited.sample.rollout_id, first.position) == ("train-000002-0000/0", AT)
     assert first.gap == pytest.approx(0.5)
     assert first.sources["numbers"] == first.gap
     assert all(token.gap == 0 and token.sources["numbers"] == 0 for token in others)
@@ -66,16 +66,16 @@ def test_a_log_prob_that_was_changed_shows_as_numbers_at_that_token_and_nowhere_
     assert "numbers +0.5" in lines
 
 
-def test_a_ladder_has_the_log_probs_themselves(recorded: Path):
+def test_the_stages_have_the_log_probs_themselves(recorded: Path):
     audit = audit_step(recorded, step=2, quiet=True)
-    for record in audit.records:
-        sample, ladder = record.sample, rungs(record)
+    for audited in audit.samples:
+        sample, log_probs = audited.sample, stages(audited)
         sampled = sample.loss_mask
         engine = sample.rollout_log_probs[sampled].astype(np.float64)
-        EXACT.check(ladder[:5, sampled], np.stack([engine] * 5))
-        assert np.isnan(ladder[:, ~sampled]).all()
-        total = record.attribution.total[sampled]
-        EXACT.check(ladder[5, sampled] - ladder[0, sampled], total)
+        EXACT.check(log_probs[:5, sampled], np.stack([engine] * 5))
+        assert np.isnan(log_probs[:, ~sampled]).all()
+        total = audited.attribution.total[sampled]
+        EXACT.check(log_probs[5, sampled] - log_probs[0, sampled], total)
 
 
 def say_version_1(versions: np.ndarray) -> None:
@@ -91,7 +91,7 @@ def test_tokens_of_an_older_version_are_scored_with_its_weights(recorded: Path, 
     # Version 3 sampled them: scored with version 1 they are off, and the present weights put that right.
     assert largest["staleness"] > 0
     assert largest["numbers"] == pytest.approx(largest["staleness"])
-    assert max(abs(t.gap) for t in worst_tokens(audit.records, 1)) == 0
+    assert max(abs(t.gap) for t in worst_tokens(audit.samples, 1)) == 0
 
 
 def test_tokens_whose_weights_cannot_be_had_are_counted_and_not_guessed(
@@ -101,21 +101,21 @@ def test_tokens_whose_weights_cannot_be_had_are_counted_and_not_guessed(
     folder = copy_without(recorded, tmp_path / "run", *removed)
     change_column(folder, 4, "weight_version", say_version_1)
     audit = audit_step(folder, step=4, quiet=True)
-    num_tokens = sum(int(record.sample.loss_mask.sum()) for record in audit.records)
+    num_tokens = sum(int(audited.sample.loss_mask.sum()) for audited in audit.samples)
     assert (audit.entry.num_tokens, audit.entry.num_unattributed) == (0, num_tokens)
     lines = list(describe_audit(audit, num_worst=3))
     assert f"0 of {num_tokens} trained tokens" in lines[1]
-    assert f"the other {num_tokens} are gone" in lines[1]
+    assert f"the other {num_tokens} are not available" in lines[1]
 
 
 def test_the_last_step_is_audited_unless_another_is_asked_for(recorded: Path):
     audit = audit_step(recorded, quiet=True)
     assert audit.entry.step == 4
     assert audit.recorded["gap/total/mean"] == 0.0
-    record = audit.to_json(2)
-    assert record["step"] == 4
-    assert record["sources"].keys() == set(GAP_SOURCES)
-    assert len(record["worst"]) == 2
+    audited = audit.to_json(2)
+    assert audited["step"] == 4
+    assert audited["sources"].keys() == set(GAP_SOURCES)
+    assert len(audited["worst"]) == 2
 
 
 def test_a_run_that_trains_on_answers_has_no_gap_to_audit(recorded: Path, tmp_path: Path):
@@ -132,4 +132,4 @@ def test_a_run_that_trains_on_answers_has_no_gap_to_audit(recorded: Path, tmp_pa
 def test_no_worst_tokens_are_shown_if_none_are_asked_for(recorded: Path):
     audit = audit_step(recorded, step=2, quiet=True)
     *_, last = (line for line in describe_audit(audit, num_worst=0) if line)
-    assert last.startswith("nats a token")
+    assert last.startswith("nats per token")

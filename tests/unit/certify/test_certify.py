@@ -21,7 +21,7 @@ def test_a_tiny_policy_is_certified(dtype):
     assert certificate.is_kept, [v.line() for v in verdicts]
     assert [v.promise for v in verdicts] == [1, 2, 3, 4, 5, 8]
     assert lines == [certificate.report]
-    record = json.loads(json.dumps(certificate.record()))
+    record = json.loads(json.dumps(certificate.to_json()))
     assert [v["is_kept"] for v in record["verdicts"]] == [True] * 6
 
 
@@ -59,7 +59,7 @@ def test_sides_that_are_not_alike_are_refused_before_anything_is_loaded(engine):
 
 def test_a_probe_that_failed_says_where():
     report = describe_probe(RowProbe(2, 6, ((32, 64, 8),)), 16)
-    assert "NOT row-invariant (1 failures on 6 shapes: 32x64 at 8 rows)" in report
+    assert "NOT batch-invariant (1 failures on 6 shapes: 32x64 at 8 rows)" in report
 
 
 def test_a_context_too_short_for_the_probe_is_refused(subjects):

@@ -171,7 +171,7 @@ def test_eval_prints_metrics_for_people_or_as_json(fake_run, recipe, capsys):
 
 def test_certify_takes_a_model_or_recipes(fake_run, recipe, capsys):
     fake_run.results["certify"] = SimpleNamespace(
-        is_kept=True, verdicts=(), record=lambda: {"is_kept": True}
+        is_kept=True, verdicts=(), to_json=lambda: {"is_kept": True}
     )
     assert main(["certify", "package:m/f.gguf", "--numerics", "fast", "--engine.max_running", "3"]) == 0  # fmt: skip
     assert "certified: all" in capsys.readouterr().out
@@ -186,9 +186,9 @@ def test_certify_says_by_its_exit_code_what_does_not_hold(fake_run, capsys):
     verdicts = tuple(SimpleNamespace(promise=p, is_kept=p != 2, seconds=1.0) for p in (1, 2))
     fake_run.results["certify"] = SimpleNamespace(is_kept=False, verdicts=verdicts)
     assert main(["certify", "m"]) == 1
-    assert "1 of 2 promises do not hold here (2)" in capsys.readouterr().out
+    assert "1 of 2 promises fail here (2)" in capsys.readouterr().out
     assert main(["certify", "m", "other"]) == 2
-    assert "one model is certified at a time" in capsys.readouterr().err
+    assert "certify takes one model" in capsys.readouterr().err
 
 
 def test_export_passes_both_folders(fake_run, capsys):
@@ -229,11 +229,11 @@ def test_capsule_passes_everything_on(fake_run, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["audit", "runs/x", "--tokens", "-3"], "'-3' is no number of tokens; give 0 or more"),
-        (["audit", "runs/x", "--html", "."], ". is a folder; give the name of a file"),
-        (["audit", "runs/x", "--html", "old.zip/a.html"], "old.zip is no folder"),
-        (["capsule", "runs/x", "old.zip"], "old.zip exists, and a capsule is not written over"),
-        (["capsule", "runs/x", "old.zip/new.zip"], "old.zip is no folder"),
+        (["audit", "runs/x", "--tokens", "-3"], "'-3' is not a number of tokens; give 0 or more"),
+        (["audit", "runs/x", "--html", "."], ". is a folder; give a file name"),
+        (["audit", "runs/x", "--html", "old.zip/a.html"], "old.zip is not a folder"),
+        (["capsule", "runs/x", "old.zip"], "old.zip exists, and a capsule never replaces a file"),
+        (["capsule", "runs/x", "old.zip/new.zip"], "old.zip is not a folder"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(

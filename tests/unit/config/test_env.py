@@ -42,7 +42,7 @@ def test_every_bad_value_is_refused_at_once():
     assert "ZEROGAP_KERNELS = 'cuda'" in text
     assert "ZEROGAP_THREADS = '0'" in text
     assert "ZEROGAP_CACHE = ' '" in text
-    assert "ZEROGAP_KERNEL: no such variable" in text
+    assert "ZEROGAP_KERNEL: unknown variable" in text
     assert "did you mean ZEROGAP_KERNELS?" in text
 
 

@@ -95,7 +95,7 @@ def test_all_problems_are_listed_together(recipe):
     assert "3 problems" in text
     assert "run.steps = 0 (from --run.steps): it must be greater than or equal to 1" in text
     assert (
-        "train.learning_rat (from --train.learning_rat): no such key; did you mean train.learning_rate?"
+        "train.learning_rat (from --train.learning_rat): unknown key; did you mean train.learning_rate?"
         in text
     )
     assert "data.name = 3 (from --data.name): it must be a valid string; write it in quotes" in text
@@ -107,10 +107,10 @@ def test_all_problems_are_listed_together(recipe):
         ("--sampling.temperature=1", "did you mean rollout.sampling or evaluate.sampling?"),
         ("--temperature=1", "did you mean rollout.sampling.temperature or"),
         ("--train.lr=1", "the keys of train are learning_rate, schedule"),
-        ("--data.path=x", "belongs to another kind of data"),
+        ("--data.path=x", "belongs to another data.kind"),
         ("--data.kind=csv", 'set one of "jsonl", "parquet", "reasoning_gym", "builtin"'),
-        ("--reward.kind=exac", "reward.kind = 'exac' (from --reward.kind): no such kind"),
-        ("--train=3", "train = 3 (from --train): this is a table of keys"),
+        ("--reward.kind=exac", "reward.kind = 'exac' (from --reward.kind): unknown kind"),
+        ("--train=3", "train = 3 (from --train): this is a table, not a value"),
         (
             "--rollout.sampling.stop=[1]",
             "rollout.sampling.stop.0 = 1 (from --rollout.sampling.stop)",
@@ -118,9 +118,9 @@ def test_all_problems_are_listed_together(recipe):
         ("--rollout.group_size=1", "rollout.group_size = 1: advantages compare"),
         ("--rollout.sampling.top_p=2.0", "rollout.sampling.top_p = 2.0 is not allowed"),
         ("--run.dir=", "run.dir = '' (from --run.dir)"),
-        ("steps=3", "'steps=3': not a recipe file and not a flag"),
-        ("--run..steps=3", "not a flag; write --section.key value"),
-        ("--run.steps", "--run.steps: has no value"),
+        ("steps=3", "'steps=3': neither a recipe file nor a flag"),
+        ("--run..steps=3", "nor a flag; write --section.key value"),
+        ("--run.steps", "--run.steps has no value"),
     ],
 )
 def test_a_wrong_key_or_value_names_what_to_write(recipe, flag, message):
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_read_is_named(recipe, tmp_path):
 
 
 def test_a_flag_cannot_be_both_value_and_table(recipe):
-    assert "keep one of them" in _refusal(recipe, "--train=1", "--train.eps=1")
+    assert "keep one of the two" in _refusal(recipe, "--train=1", "--train.eps=1")
 
 
 def test_toml_and_json_round_trips(recipe):

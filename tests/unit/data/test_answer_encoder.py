@@ -46,13 +46,15 @@ def test_a_template_without_an_end_leaves_it_to_the_tokenizer():
     ("tokenizer", "eos_token_ids"), [(BYTES, (3, 4)), (merging_tokenizer(), (3, 4))]
 )
 def test_an_end_at_which_the_engine_does_not_stop_is_refused(tokenizer, eos_token_ids):
-    with pytest.raises(DataError, match=r"the engine stops at \[3, 4\].*generation_config.json"):
+    with pytest.raises(
+        DataError, match=r"the engine stops only at \[3, 4\].*generation_config.json"
+    ):
         encoder(tokenizer, eos_token_ids=eos_token_ids)
 
 
 @pytest.mark.parametrize("answer", ["a<|eos|>", "<|bos|>a", "a<|eos|>b"])
 def test_an_answer_that_spells_a_special_token_is_refused(answer):
-    with pytest.raises(DataError, match=r"spells the special token.*remove it"):
+    with pytest.raises(DataError, match=r"contains the special token.*remove it"):
         encoder()([256, 97], answer)
 
 

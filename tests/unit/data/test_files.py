@@ -48,11 +48,11 @@ def test_bad_lines_are_listed_together_with_their_numbers(tmp_path):
     with pytest.raises(DataError) as caught:
         load(path)
     text = str(caught.value)
-    assert "has 9 lines that are no prompts" in text
+    assert "has 9 invalid lines" in text
     for expected in (
         "line 2: not valid JSON",
         "line 3: not valid JSON",
-        "line 4: no field 'prompt'; it has 'question', 'answer'",
+        "line 4: no field 'prompt'; the fields are 'question', 'answer'",
         "line 5: 'prompt' is \"\"; it must be text",
         "line 6: not valid JSON: field 'prompt' occurs twice",
         "line 7: not valid JSON: NaN is not JSON",
@@ -75,11 +75,13 @@ def test_a_line_that_is_no_utf8_is_named(tmp_path):
         load(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n"])
-def test_an_empty_file_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "has no prompts"), (b"\n", "has 1 invalid lines")]
+)
+def test_an_empty_file_is_refused(tmp_path, content, message):
     path = tmp_path / "d.jsonl"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="no prompts"):
+    with pytest.raises(DataError, match=message):
         load(path)
 
 
@@ -94,7 +96,7 @@ def test_the_last_lines_are_held_out(tmp_path):
     assert [i.question for i in sets.train] == ["q0", "q1", "q2"]
     assert [i.question for i in sets.evaluation] == ["q3", "q4"]
     assert not sets.shuffle
-    with pytest.raises(DataError, match="leaves none to train on"):
+    with pytest.raises(DataError, match="none is left to train on"):
         build_prompt_sets(JsonlData(kind="jsonl", path=str(path), eval_size=5))
 
 
@@ -123,5 +125,5 @@ def test_a_rejected_answer_is_read_and_differs_from_the_answer(tmp_path):
     (item,) = load(write(tmp_path, good), answer="chosen")
     assert (item.rejected, item.metadata) == (None, {"worse": 3, "level": 1})
     equal, missing = '{"prompt": "a", "chosen": "2", "worse": 2}', '{"prompt": "a", "chosen": "2"}'
-    with pytest.raises(DataError, match=r"(?s)line 1.*told apart.*line 2: no field 'worse'"):
+    with pytest.raises(DataError, match=r"(?s)line 1.*no preference.*line 2: no field 'worse'"):
         load(write(tmp_path, equal, missing), **fields)

@@ -51,7 +51,7 @@ def test_looking_ahead_changes_nothing():
 @pytest.mark.parametrize(("items", "seed"), [(ITEMS[:6], 3), (ITEMS, 4)])
 def test_a_state_of_other_data_or_another_seed_is_refused(items, seed):
     state = PromptStream(ITEMS, seed=3).state_dict()
-    with pytest.raises(CheckpointError, match="resume with the data and"):
+    with pytest.raises(CheckpointError, match="resume with the original data and"):
         PromptStream(items, seed=seed).load_state_dict(state)
 
 

@@ -66,7 +66,7 @@ def test_a_product_and_its_mirror_image_are_in_one_split():
     [
         ("divide", {}, "choose one of multiplication"),
         ("reverse", {"length": 3}, r"allowed: min_length \(int\)"),
-        ("reverse", {"min_length": "3"}, "another type"),
+        ("reverse", {"min_length": "3"}, "not of this type"),
         ("reverse", {"min_length": 5, "max_length": 4}, "1 <= min_length <= max_length"),
         ("repeat_letter", {"letters": "aa"}, "two different lower-case letters"),
     ],

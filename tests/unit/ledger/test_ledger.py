@@ -11,7 +11,7 @@ from helpers.train_batches import make_groups, make_sample
 
 from zerogap.config.monitoring import LedgerConfig
 from zerogap.errors import NumericsError, WeightSyncError
-from zerogap.ledger import Ledger, climb
+from zerogap.ledger import Ledger, attribute_samples
 from zerogap.obs import METRICS, JsonlFile, read_jsonl
 from zerogap.train import score_samples
 from zerogap.types import Outcome
@@ -42,7 +42,7 @@ def chosen_ids(ledger: Ledger, samples, step: int) -> list[str]:
     return [sample.rollout_id for sample in ledger.choose(samples, step=step)]
 
 
-def test_a_step_has_its_records_and_another_step_has_others():
+def test_a_step_has_its_samples_and_another_step_has_others():
     samples = make_groups(10, 4)
     first, again, other = (chosen_ids(ledger_of(), samples, step) for step in (1, 1, 2))
     assert first == again != other
@@ -51,7 +51,7 @@ def test_a_step_has_its_records_and_another_step_has_others():
 
 def test_the_share_is_of_sampled_tokens():
     samples = make_groups(10, 4)
-    ledger = ledger_of(share=0.5, min_records=1)
+    ledger = ledger_of(share=0.5, min_samples=1)
     held = sum(sample.num_loss_tokens for sample in ledger.choose(samples, step=1))
     assert held >= 0.5 * sum(sample.num_loss_tokens for sample in samples)
 
@@ -81,7 +81,7 @@ def test_present_weights_take_one_pass():
     assert [version for version, *_ in scorer.asked] == [0]
 
 
-def test_old_weights_take_one_pass_a_version_over_the_records_that_they_drew():
+def test_old_weights_take_one_pass_a_version_over_the_samples_that_they_drew():
     scorer, samples = CountingScorer(), make_groups(2, 2)
     old = [replace(s, weight_version=np.where(s.weight_version >= 0, 3, -1)) for s in samples[:2]]
     new = [replace(s, weight_version=np.where(s.weight_version >= 0, 4, -1)) for s in samples[2:]]
@@ -103,8 +103,8 @@ def test_without_the_present_weights_there_is_nothing_to_compare_with():
         entry_of(CountingScorer(gone={0}), make_groups(1, 2))
 
 
-def test_a_log_prob_that_is_not_a_number_names_the_record():
-    with pytest.raises(NumericsError, match=r"rollout g0/0, position 2: rung a2"):
+def test_a_log_prob_that_is_not_a_number_names_the_sample():
+    with pytest.raises(NumericsError, match=r"rollout g0/0, position 2: the log-prob at stage a2"):
         entry_of(CountingScorer(value=np.nan), [make_sample([1, 2], [3, 4])])
 
 
@@ -136,7 +136,7 @@ def test_every_held_version_is_scored_with_its_own_weights_in_any_order():
 def test_a_line_says_everything_and_metrics_are_declared():
     sample = make_sample([1, 2], [3, 4], rollout_log_probs=[-1.5, -1.0])
     entry = entry_of(CountingScorer(), [sample])
-    line = entry.record()
+    line = entry.to_json()
     assert list(line) == ["step", "version", "rollouts", "num_tokens", "num_unattributed", "num_differing",
                           "differing_share", "sources", "total", "worst"]  # fmt: skip
     assert line["worst"] == [
@@ -167,21 +167,21 @@ def test_lines_of_steps_that_are_done_again_go(tmp_path):
     for resumed in (-1, 2):
         with JsonlFile(path, keep_until_step=resumed) as file:
             for step in range(resumed + 1 or 1, 5):
-                file.write(ledger.measure(samples, step=step, version=0).record())
+                file.write(ledger.measure(samples, step=step, version=0).to_json())
     assert [line["step"] for line in read_jsonl(path)] == [1, 2, 3, 4]
 
 
 def test_columns_reach_whoever_shows_tokens():
     sample = make_sample([1, 2], [3, 4], rollout_log_probs=[-1.5, -1.0])
-    (record,) = climb([sample], CountingScorer(), version=0, reencode=same_ids)
+    (audited,) = attribute_samples([sample], CountingScorer(), version=0, reencode=same_ids)
     expected = {"numbers": np.array([np.nan, np.nan, 0.5, 0.0])}
-    EXACT.check({"numbers": record.attribution.differences["numbers"]}, expected)
+    EXACT.check({"numbers": audited.attribution.differences["numbers"]}, expected)
     with planted_fault("differences of the wrong token"):
-        EXACT.check({"numbers": record.attribution.differences["numbers"][::-1].copy()}, expected)
+        EXACT.check({"numbers": audited.attribution.differences["numbers"][::-1].copy()}, expected)
 
 
 def test_a_trainer_that_scores_every_sample_is_not_asked_twice():
-    """What a step of one update computes before its weights move is the missing rung; the ledger makes no pass for it."""
+    """What a step of one update computes before its weights move is the missing stage; the ledger makes no pass for it."""
     scorer, samples = CountingScorer(), make_groups(4, 2)
     ledger = Ledger(scorer, LedgerConfig(share=1.0), reencode=same_ids, seed=0, trainer_scores=True)
     started = ledger.start(samples, step=1, version=0)
@@ -191,7 +191,7 @@ def test_a_trainer_that_scores_every_sample_is_not_asked_twice():
     assert scorer.asked == []
     assert entry.statistics.sources["numbers"].open.signed_mean == pytest.approx(0.5, abs=1e-6)
     again = ledger.start(samples, step=1, version=0)
-    with pytest.raises(NumericsError, match="rung a2"):
+    with pytest.raises(NumericsError, match="stage a2"):
         again.finish({s.rollout_id: np.full(len(s), np.nan) for s in samples})
 
 
@@ -215,5 +215,5 @@ def test_what_the_trainer_will_not_score_is_scored_before_the_weights_move():
         entries.append(started.finish(dict(zip((s.rollout_id for s in [*old, *new]), own, strict=True))))  # fmt: skip
         with torch.no_grad():
             model.norm.weight.div_(2)
-    assert entries[0].record() == entries[1].record()
+    assert entries[0].to_json() == entries[1].to_json()
     assert entries[0].statistics.sources["staleness"].open.mean > 0

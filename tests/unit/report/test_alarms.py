@@ -22,10 +22,10 @@ def records(num_bad, num_calm):
     """What a run with a gap writes: through JSON, as a report reads it."""
     watch = Watch(WatchConfig(), Path("runs/x"))
     totals = [0.5] * num_bad + [0.0] * num_calm
-    found = [a.record() for i, t in enumerate(totals, 1) for a in watch.observe(i, {"gap/total/mean": t}).alarms]  # fmt: skip
+    found = [a.to_json() for i, t in enumerate(totals, 1) for a in watch.observe(i, {"gap/total/mean": t}).alarms]  # fmt: skip
     control = BudgetController(MismatchConfig(budget=0.01, patience=num_bad))
     decisions = [control.observe(i, t, {"tokens": t}, Nothing()) for i, t in enumerate(totals, 1)]
-    return json.loads(json.dumps(found + [d.record() for d in decisions if d]))
+    return json.loads(json.dumps(found + [d.to_json() for d in decisions if d]))
 
 
 def run_data(alarms):

@@ -83,4 +83,4 @@ def test_the_ranking_says_where_it_comes_from():
     text = describe_ranking(rank(scored))
     assert "From steps 1 to 2: 2 scored rollouts, with rewards from 0 to 1" in text
     failed = kept_sample([5]).failed(Outcome.ABORTED, "stopped")
-    assert "none has a reward" in describe_ranking(rank([kept(failed)]))
+    assert "no rollout has a reward" in describe_ranking(rank([kept(failed)]))

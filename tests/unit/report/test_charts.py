@@ -16,7 +16,7 @@ def test_a_whole_run_has_every_curve():
         "Reward",
         "Gap between trainer and engine",
         "Speed",
-        "Time a step",
+        "Time per step",
         "Completion length",
         "Entropy",
         "Gradient norm",
@@ -26,12 +26,12 @@ def test_a_whole_run_has_every_curve():
 
 
 def test_a_metric_that_was_never_measured_has_no_curve():
-    assert list(charts(evaluation_record(0, 0.1))) == ["Reward", "Time a step"]
+    assert list(charts(evaluation_record(0, 0.1))) == ["Reward", "Time per step"]
     assert charts() == {}
 
 
 def test_the_parts_of_a_step_add_up_to_its_time():
-    drawn = charts(step_record(1))["Time a step"]
+    drawn = charts(step_record(1))["Time per step"]
     assert {row["label"]: row["text"][0] for row in drawn.hover["rows"]} == {
         "generate": "6",
         "train": "3",
@@ -40,5 +40,5 @@ def test_the_parts_of_a_step_add_up_to_its_time():
 
 
 def test_parts_that_exceed_the_whole_by_rounding_leave_no_negative_rest():
-    drawn = charts(step_record(1, step__time_s=9.0 - 1e-9))["Time a step"]
+    drawn = charts(step_record(1, step__time_s=9.0 - 1e-9))["Time per step"]
     assert drawn.hover["rows"][-1]["text"] == ["0"]

@@ -29,7 +29,7 @@ def test_a_folder_with_metrics_alone_can_be_read(tmp_path):
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="no run's folder"):
+    with pytest.raises(CheckpointError, match="not the folder of a run"):
         read_run(RunFolder(tmp_path))
 
 

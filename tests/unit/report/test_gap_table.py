@@ -34,7 +34,7 @@ def test_exact_zeros_are_named_and_nearly_zero_is_not():
 def test_what_was_not_attributed_and_what_differs_is_said():
     record = ledger_record(1, tokens=0.1, gap__num_unattributed=7, gap__tokens__differing_share=0.25)  # fmt: skip
     caption = gap_table(run_data(record)).caption
-    assert "7 more tokens were drawn by weights that are gone" in caption
+    assert "7 more tokens could not be attributed" in caption
     assert "25 %" in caption
 
 

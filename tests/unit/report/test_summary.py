@@ -64,9 +64,7 @@ def test_a_step_that_measured_no_gap_is_not_counted_as_zero():
 
 
 def test_a_stopped_run_says_how_far_it_came():
-    assert "asks for 40 steps, of which 2 were recorded" in outcome(
-        step_record(1), step_record(2), steps=40
-    )
+    assert "2 of 40 steps were recorded" in outcome(step_record(1), step_record(2), steps=40)
     assert "were recorded" not in outcome(step_record(1), step_record(2))
 
 
@@ -76,8 +74,8 @@ def test_failed_samples_are_told():
 
 
 def test_a_run_without_steps_says_so():
-    assert outcome() == "No step has been recorded yet: the run was stopped, or has only begun."
-    assert "no step has followed" in outcome(evaluation_record(0, 0.25))
+    assert outcome() == "No step has been recorded yet: the run was stopped, or has just begun."
+    assert "before the first step" in outcome(evaluation_record(0, 0.25))
 
 
 def test_the_gap_tile_is_zero_only_when_every_step_is():

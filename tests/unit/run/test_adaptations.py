@@ -37,12 +37,12 @@ def test_each_remedy_moves_one_thing():
 @pytest.mark.parametrize(
     ("remedy", "config", "why"),
     [
-        ("corrections", {"corrections": {"weight": {}}}, "on already"),
+        ("corrections", {"corrections": {"weight": {}}}, "already on"),
         ("corrections", {}, None),
         ("corrections", {"train": {"old_log_probs": "rollout"}}, "every weight 1"),
         ("staleness", {}, "lag 0"),
         ("staleness", {"rollout": {"lag": 1}}, None),
-        ("numerics", {}, "exact already"),
+        ("numerics", {}, "already exact"),
         ("numerics", {"numerics": "fast"}, None),
         ("numerics", {"numerics": "fast", "engine": {"backend": "transformers"}}, "'transformers'"),
     ],

@@ -31,7 +31,7 @@ def test_each_loss_reports_its_own_metrics_and_no_others(name):
 
 def test_every_correction_statistic_has_a_metric():
     statistics = gradients_of(CASES["grpo, corrected"])[1].corrections
-    names = {field.name for field in fields(CorrectionStatistics)} - {"num_tokens", "num_records"}
+    names = {field.name for field in fields(CorrectionStatistics)} - {"num_tokens", "num_samples"}
     found = correction_metrics(statistics)
     # Two of them are four numbers each.
     assert len(found) == len(names) + 6

@@ -21,10 +21,10 @@ def test_a_machine_is_of_its_own_kind():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"processor": "another"}, "processor a chip then, another now"),
-        ({"threads": 4, "kernels": "native C++ (4 threads)"}, "threads 2 then, 4 now"),
-        ({"kernels": "torch"}, "kernels native C++ (2 threads) then, torch now"),
-        ({"packages": {"torch": "2.14.0"}}, "torch 2.13.0 then, 2.14.0 now"),
+        ({"processor": "another"}, "processor was a chip, is another"),
+        ({"threads": 4, "kernels": "native C++ (4 threads)"}, "threads was 2, is 4"),
+        ({"kernels": "torch"}, "kernels was native C++ (2 threads), is torch"),
+        ({"packages": {"torch": "2.14.0"}}, "torch was 2.13.0, is 2.14.0"),
     ],
 )
 def test_what_bits_depend_on_makes_another_kind(change, says):
@@ -33,4 +33,4 @@ def test_what_bits_depend_on_makes_another_kind(change, says):
 
 def test_what_they_do_not_depend_on_does_not():
     assert machine_differences(HERE, HERE | {"platform": "Linux 7", "commit": "def"}) == ()
-    assert code_differences(HERE, HERE | {"commit": "def"}) == ("commit abc then, def now",)
+    assert code_differences(HERE, HERE | {"commit": "def"}) == ("commit was abc, is def",)

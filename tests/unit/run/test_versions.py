@@ -51,5 +51,5 @@ def test_a_run_that_starts_anew_keeps_no_line(tmp_path):
 def test_two_weights_under_one_version_are_refused(tmp_path):
     write(tmp_path / "v", [(0, "aa")])
     write(tmp_path / "v", [(0, "bb")], resumed_step=5)
-    with pytest.raises(CheckpointError, match="version 0 has the fingerprints aa and bb"):
+    with pytest.raises(CheckpointError, match="version 0 has two fingerprints, aa and bb"):
         read_versions(tmp_path / "v")

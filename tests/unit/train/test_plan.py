@@ -59,7 +59,7 @@ def samples_of(*lengths, num_groups=2):
     ("settings", "expected"),
     [
         ({"denominator": "token"}, [18.0] * 4),
-        ({"denominator": "record"}, [4.0 * n for n in (3, 4, 5, 6)]),
+        ({"denominator": "sample"}, [4.0 * n for n in (3, 4, 5, 6)]),
         ({"denominator": "group"}, [2.0 * n for n in (8, 10, 8, 10)]),
         ({"denominator": "rollout"}, [4.0 * n for n in (3, 4, 5, 6)]),
         ({"denominator": "constant", "constant_denominator": 30}, [120.0] * 4),

@@ -104,10 +104,10 @@ def test_the_end_says_of_every_remedy_why_it_is_none():
     run = Run(numbers=0.5, lag=0)
     *_, last = drive(run, controller(patience=1, remedies=["corrections"]), 9)
     assert str(last.error()) == (
-        "step 2: gap/total/mean = 0.5 nats is above mismatch.budget = 0.01 for 1 audited step, and no remedy of mismatch.remedies is left "
-        "(corrections: already on; staleness: the gap from "
-        "staleness is 0.0 or closed by it already; numerics: mismatch.remedies does not allow it): most of it comes from numbers "
-        "(0.5 nats); close that source (docs/numerics.md says how), or set a higher mismatch.budget"
+        "step 2: gap/total/mean = 0.5 nats has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
+        "mismatch.remedies (corrections: already on; staleness: the gap from "
+        "staleness is 0.0; numerics: mismatch.remedies does not allow it). The largest source is numbers "
+        "(0.5 nats): close it (see docs/numerics.md), or set a higher mismatch.budget"
     )
 
 
@@ -122,8 +122,8 @@ def test_a_gap_that_corrections_only_hide_ends_the_run_and_names_its_source():
     decisions = drive(run, controller(), 100)
     assert taken(decisions) == [(2, "corrections"), (4, None)]
     assert run.is_corrected
-    assert "measured before corrections and stays as it is" in decisions[0].lines()[-1]
-    with pytest.raises(MismatchError, match=r"most of it comes from tokens \(0\.05 nats\)"):
+    assert "measured before corrections, so it does not shrink" in decisions[0].lines()[-1]
+    with pytest.raises(MismatchError, match=r"The largest source is tokens \(0\.05 nats\)"):
         decisions[-1].apply(run)
 
 
@@ -146,16 +146,16 @@ def test_no_remedy_is_spent_on_a_source_that_it_does_not_close(gap, remedy):
     assert (first.remedy, run.lag, run.is_exact) == (remedy, 2, remedy is not None)
 
 
-def test_what_cannot_apply_is_passed_over_with_its_reason():
+def test_what_cannot_apply_is_skipped_with_its_reason():
     run = Run(numbers=0.5, sampling=0.1, staleness_a_step=0.1, is_exact=False)
     (first, *_) = drive(run, controller(remedies=["staleness", "numerics"]), 3)
     assert first.remedy == "numerics"
     assert dict(first.passed_over) == {
         "corrections": "mismatch.remedies does not allow it",
-        "staleness": "the gap from staleness is 0.0 or closed by it already",
+        "staleness": "the gap from staleness is 0.0",
     }
-    assert all(f"passed over: {why}" in "\n".join(first.lines()) for _, why in first.passed_over)
-    assert json.loads(json.dumps(first.record()))["event"] == "remedy"
+    assert all(f"skipped: {why}" in "\n".join(first.lines()) for _, why in first.passed_over)
+    assert json.loads(json.dumps(first.to_json()))["event"] == "remedy"
 
 
 def test_without_a_budget_nothing_is_ever_done():

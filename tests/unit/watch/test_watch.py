@@ -81,7 +81,7 @@ def test_an_alarm_says_first_sign_step_suspect_and_command():
     assert alarm.command == "zerogap audit runs/mine --step 2"
     line = alarm.line()
     assert all(part in line for part in ("gap/total/mean = 0.5", "limit 0.2", "first sign at step 2", alarm.suspect, alarm.command))  # fmt: skip
-    assert json.loads(json.dumps(alarm.record()))["kind"] == "gap"
+    assert json.loads(json.dumps(alarm.to_json()))["kind"] == "gap"
 
 
 def test_limits_of_the_run_itself_wait_for_its_first_steps():
@@ -118,7 +118,7 @@ def test_a_number_that_is_not_finite_alarms_at_once_and_once(value):
     assert changes_of(reports) == [("numerics", "on", 1)]
     (alarm,) = reports[0].alarms
     assert (alarm.metric, alarm.value) == ("train/loss", None)
-    json.dumps(alarm.record(), allow_nan=False)
+    json.dumps(alarm.to_json(), allow_nan=False)
     assert changes_of(after(mine, [{}] * 3, start=3)) == [("numerics", "off", 5)]
 
 

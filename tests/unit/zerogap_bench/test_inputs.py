@@ -14,7 +14,7 @@ def test_a_shape_is_prompts_answers_and_new_tokens():
 
 @pytest.mark.parametrize("text", ["8x8", "8x8x0", "8x-1x4", "axbxc", ""])
 def test_what_is_no_shape_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no shape"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a shape"):
         RunShape.parse_list(text)
 
 

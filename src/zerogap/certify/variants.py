@@ -17,18 +17,18 @@ Requests = Sequence[GenerateRequest]
 
 _FEW_ROWS = 8
 _MOST_PAGES = 12
-"""The probe's completions together fill more."""
+"""The probe batch needs more pages than this."""
 
 
-def ways_to_compute(
+def compute_variants(
     subjects: Subjects, requests: Requests, samples: Sequence[Sample]
 ) -> dict[str, Callable[[], Reported]]:
-    """Name -> what that way reports of the completions in ``samples``.
+    """Name of a variant -> computes the ids and log-probs of the completions in ``samples``.
 
     Args:
-        subjects: builds an engine or a trainer for each way.
-        requests: what the completions answer.
-        samples: the completions, for those who score.
+        subjects: builds an engine or a trainer for each variant.
+        requests: of the completions.
+        samples: the completions, for variants that score.
     """
     few = {"max_running": _FEW_ROWS, "max_scheduled_tokens": _FEW_ROWS}
 
@@ -40,7 +40,7 @@ def ways_to_compute(
 
     return {
         "one at a time": lambda: generated(max_running=1),
-        "in other places": lambda: generated(requests[::-1]),
+        "in another order": lambda: generated(requests[::-1]),
         f"prompts in chunks of {_FEW_ROWS}": lambda: generated(**few),
         "without prefix cache": lambda: generated(prefix_cache=False),
         "from the prefix cache": lambda: _generated_twice(subjects, requests),
@@ -71,35 +71,35 @@ def layouts(
         "each sample alone": lambda: gradient(samples, micro_batch_tokens=1, share_prompts=False),
         "prompts not shared": lambda: gradient(samples, share_prompts=False),
         "in reverse order": lambda: gradient(samples[::-1], **small),
-        "failed samples beside": lambda: gradient([*failed, *samples], **small),
+        "with failed samples": lambda: gradient([*failed, *samples], **small),
         "recompute": lambda: gradient(samples, recompute=True),
     }
 
 
 def _as_of_another_policy(sample: Sample) -> Sample:
-    """With log-probs that are not the trainer's, so that corrections have something to weigh and to normalise."""
+    """With log-probs that differ from the trainer's, so that corrections have an effect."""
     lower_T = 0.4 * (1 + np.sin(np.arange(len(sample), dtype=np.float32)))
     return replace(sample, rollout_log_probs=sample.rollout_log_probs - lower_T)
 
 
 def _generated_twice(subjects: Subjects, requests: Requests) -> Reported:
-    """The second time, when the prompts' keys are in the cache."""
+    """The second generation, with the prompts in the prefix cache."""
     engine = subjects.engine(prefix_cache=True)
     engine.generate(requests)
     outputs = engine.generate(requests)
     if not any(output.num_cached_tokens for output in outputs):
-        msg = "the prefix cache has kept nothing of prompts that were just computed, so a hit cannot be checked; report it"
+        msg = "the prefix cache did not keep the prompts that were just computed, so the check cannot run; please report it"
         raise EngineError(msg)
     return Reported.of_outputs(outputs)
 
 
 def _retracted(subjects: Subjects, requests: Requests) -> Reported:
-    """With as many pages as make some sequence give its own back."""
+    """With so few pages that a sequence is retracted."""
     for num_pages in range(_MOST_PAGES, 0, -1):
         outputs = _with_pages(subjects, requests, num_pages)
         if any(output.num_retractions for output in outputs):
             return Reported.of_outputs(outputs)
-    msg = f"no sequence was retracted with up to {_MOST_PAGES} pages, so that cannot be checked; report it"
+    msg = f"no sequence was retracted with up to {_MOST_PAGES} pages, so the check cannot run; please report it"
     raise EngineError(msg)
 
 

@@ -1,12 +1,12 @@
-"""Up the ladder: the log-prob of each audited token on every rung, with as few forward passes as that takes.
+"""The log-prob of each audited token at every stage of the ledger, with as few forward passes as possible.
 
-A token is scored with the weights that drew it, so a record that several versions wrote is scored by each of them. In
-a synchronous run of a dense model those weights are the present ones and there are no routes: one pass gives a2, a3 and
-a4, and a5 too where encoding the text again gives the same ids. A trainer that is about to make that pass anyway, before
-any weight moves, need not be asked twice: ``start_climb`` does the rest, and ``finish`` takes the trainer's own log-probs.
+A token is scored with the weights that sampled it. If several versions sampled a sample, each of them scores it. In
+a synchronous run of a dense model those are the current weights and there are no routes: one pass gives a2, a3 and
+a4, and also a5 where re-encoding the text gives the same ids. A trainer makes that pass anyway before any weight moves:
+``start_attribution`` makes all other passes, and ``finish`` takes the trainer's log-probs.
 
-What several versions wrote was drawn beside keys of older weights, and is scored beside keys of one: that difference
-shows up under ``numbers``.
+A sample of several versions was sampled with keys of older weights and is scored with keys of one version. The
+difference shows up under ``numbers``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zerogap.algorithms import Attribution, Rungs, attribute
+from zerogap.algorithms import Attribution, Stages, attribute
 from zerogap.data import Reencoding
 from zerogap.ledger.passes import Passes
 from zerogap.ledger.reencoded import as_sample, known_again
@@ -23,16 +23,16 @@ from zerogap.types import Sample
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AuditedRecord:
-    """A record with what the ledger found; columns are [T]."""
+class AuditedSample:
+    """A sample and its attribution; columns are [T]."""
 
     sample: Sample
     is_audited: np.ndarray
     """bool: sampled tokens that train, before any correction."""
     attribution: Attribution
-    """Differences of the audited tokens whose weights are still held."""
+    """Differences of the audited tokens whose weights are still available."""
     is_differing: np.ndarray
-    """bool: audited tokens that decoding and encoding again puts other ids in the place of."""
+    """bool: audited tokens whose id changes when the text is decoded and encoded again."""
 
     @property
     def num_audited(self) -> int:
@@ -41,95 +41,95 @@ class AuditedRecord:
 
     @property
     def num_attributed(self) -> int:
-        """Audited tokens with a number on every rung."""
+        """Audited tokens with a log-prob at every stage."""
         return int(self.attribution.is_attributed.sum())
 
 
 def audited_tokens(sample: Sample) -> np.ndarray:
-    """What the ledger is about, bool [T]: sampled tokens that train."""
+    """The tokens that the ledger may audit, bool [T]: sampled tokens that train."""
     return sample.loss_mask & (sample.weight_version >= 0)
 
 
-def climb(
+def attribute_samples(
     samples: Sequence[Sample],
     scorer: Scorer,
     *,
     version: int,
     reencode: Callable[[np.ndarray], Reencoding],
-) -> list[AuditedRecord]:
-    """Score samples on every rung.
+) -> list[AuditedSample]:
+    """Score samples at every stage.
 
-    Where encoding again gives another id, a token has no a5 of its own: it keeps a4, so that its ``tokens`` difference
-    is 0, and is counted in ``is_differing``. The tokens behind it are scored on the ids that were encoded again.
+    A token whose id changes on re-encoding has no a5 of its own: it keeps a4, so its ``tokens`` difference is 0, and
+    ``is_differing`` marks it. The tokens after it are scored on the re-encoded ids.
 
     Args:
         samples: with sampled tokens.
-        scorer: has the weights of ``version``, and perhaps of others.
+        scorer: has the weights of ``version``, and possibly older ones.
         version: of the weights that will train on the samples.
         reencode: decodes ids and encodes the text again.
 
     Raises:
         WeightSyncError: the scorer has no weights of ``version``.
-        NumericsError: a rung is not finite; names the record.
+        NumericsError: a log-prob is not finite; the message names the sample.
     """
-    started = start_climb(samples, scorer, version=version, reencode=reencode)
+    started = start_attribution(samples, scorer, version=version, reencode=reencode)
     return started.finish(started.score_present())
 
 
-def start_climb(
+def start_attribution(
     samples: Sequence[Sample],
     scorer: Scorer,
     *,
     version: int,
     reencode: Callable[[np.ndarray], Reencoding],
-) -> "StartedClimb":
-    """Every forward pass but that of ``version`` over the samples as they are. Arguments and errors as ``climb``."""
+) -> "StartedAttribution":
+    """Make every forward pass except that of ``version`` over the unchanged samples; arguments and errors as above."""
     passes = Passes(samples, scorer)
     passes.prefetch_others(version)
     again = [reencode(sample.token_ids) for sample in samples]
-    return StartedClimb(
+    return StartedAttribution(
         samples=samples,
         version=version,
         passes=passes,
         again=again,
-        reread=_read_again(samples, again, scorer, version),
+        reencoded_scores=_score_reencoded(samples, again, scorer, version),
     )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class StartedClimb:
-    """Rungs that are scored; the present weights on the recorded ids are missing."""
+class StartedAttribution:
+    """All stages are scored except one: the current weights on the recorded ids."""
 
     samples: Sequence[Sample]
     version: int
-    """Of the present weights."""
+    """Of the current weights."""
     passes: Passes
     again: Sequence[Reencoding]
     """Of each sample."""
-    reread: Mapping[int, np.ndarray]
-    """Place of a sample -> log-probs [U] on its ids of the text encoded again; samples whose ids come back have none."""
+    reencoded_scores: Mapping[int, np.ndarray]
+    """Index of a sample -> log-probs [U] on its re-encoded ids; absent where re-encoding changes nothing."""
 
     def score_present(self) -> list[np.ndarray]:
-        """Make the missing pass: log-probs of the present weights, [T] of each sample."""
+        """Make the missing pass: log-probs under the current weights, [T] for each sample."""
         present = self.passes.of_version(self.version)
         for routes in ("replayed", "free"):
             self.passes.by_own_version(routes)
         return present
 
-    def finish(self, present: Sequence[np.ndarray]) -> list[AuditedRecord]:
-        """The records, with the log-probs of the present weights, [T] of each sample.
+    def finish(self, present: Sequence[np.ndarray]) -> list[AuditedSample]:
+        """The attributed samples, given the log-probs under the current weights, [T] for each sample.
 
         Raises:
-            NumericsError: a rung is not finite; names the record.
+            NumericsError: a log-prob is not finite; the message names the sample.
         """
         self.passes.provide(self.version, present)
         a4 = self.passes.of_version(self.version)
         a2, is_held = self.passes.by_own_version("replayed")
         a3, _ = self.passes.by_own_version("free")
         return [
-            _record(
+            _attributed(
                 sample,
-                rungs=(a2[i], a3[i], a4[i], self._a5(i, a4[i])),
+                trainer=(a2[i], a3[i], a4[i], self._a5(i, a4[i])),
                 is_held=is_held[i],
                 is_differing=self.again[i].partner_T < 0,
             )
@@ -137,25 +137,25 @@ class StartedClimb:
         ]
 
     def _a5(self, i: int, a4: np.ndarray) -> np.ndarray:
-        if i not in self.reread:
+        if i not in self.reencoded_scores:
             return a4
         is_known = known_again(self.samples[i], self.again[i])
         a5 = a4.copy()
-        a5[is_known] = self.reread[i][self.again[i].partner_T[is_known]]
+        a5[is_known] = self.reencoded_scores[i][self.again[i].partner_T[is_known]]
         return a5
 
 
-def _record(
+def _attributed(
     sample: Sample,
     *,
-    rungs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    trainer: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     is_held: np.ndarray,
     is_differing: np.ndarray,
-) -> AuditedRecord:
+) -> AuditedSample:
     is_audited = audited_tokens(sample)
     a1 = sample.rollout_log_probs.astype(np.float64)
-    a2, a3, a4, a5 = rungs
-    ladder = Rungs(
+    a2, a3, a4, a5 = trainer
+    stages = Stages(
         a0=a1 - sample.kept_log_mass,
         a1=a1,
         a2=a2,
@@ -164,18 +164,18 @@ def _record(
         a5=a5,
         is_attributed=is_audited & is_held,
     )
-    return AuditedRecord(
+    return AuditedSample(
         sample=sample,
         is_audited=is_audited,
-        attribution=attribute(ladder, record=f"rollout {sample.rollout_id}"),
+        attribution=attribute(stages, name=f"rollout {sample.rollout_id}"),
         is_differing=is_audited & is_differing,
     )
 
 
-def _read_again(
+def _score_reencoded(
     samples: Sequence[Sample], again: Sequence[Reencoding], scorer: Scorer, version: int
 ) -> dict[int, np.ndarray]:
-    """Scores on the ids that were encoded again; no forward pass for records whose ids come back the same."""
+    """Scores on re-encoded ids; no forward pass for samples whose ids stay the same."""
     at = [
         i for i, one in enumerate(again) if not one.is_same and known_again(samples[i], one).any()
     ]

@@ -1,6 +1,6 @@
 """What a run says when something is not what it promised."""
 
-from zerogap.run.telling import warning_of_audit, warning_of_truncation
+from zerogap.run.messages import warning_of_audit, warning_of_truncation
 from zerogap.train import OldLogProbAudit
 from zerogap.types import SamplingParams
 

@@ -1,0 +1,45 @@
+"""Messages that a run prints."""
+
+from zerogap.rollout import Rollouts
+from zerogap.train import OldLogProbAudit, TrainMetrics
+from zerogap.types import SamplingParams
+
+_MUCH_WASTE = 0.1
+
+
+def describe_sharing(trained: TrainMetrics) -> str:
+    """How many rows prefix sharing saved."""
+    alone, wasted = trained.num_rows + trained.num_rows_saved, trained.wasted_fraction
+    cure = "; a larger train.micro_batch_tokens splits fewer groups" if wasted > _MUCH_WASTE else ""
+    return (
+        f"prefix sharing: training computes {trained.num_rows:,} of {alone:,} rows "
+        f"({trained.saved_fraction:.0%} saved, {wasted:.1%} computed again{cure})"
+    )
+
+
+def describe_failures(rollouts: Rollouts) -> str:
+    """Why samples cannot train."""
+    counts = {kind: n for kind, n in rollouts.outcome_counts.items() if n and not kind.is_valid}
+    return ", ".join(f"{n} {kind}" for kind, n in counts.items()) or "no loss tokens"
+
+
+def warning_of_truncation(sampling: SamplingParams) -> str | None:
+    """A warning that sampling is truncated; None if it is not."""
+    if not sampling.truncates:
+        return None
+    given = f"top_k = {sampling.top_k}, top_p = {sampling.top_p}, min_p = {sampling.min_p}"
+    return (
+        f"warning: rollout.sampling is truncated ({given}), but the loss scores the full distribution; "
+        "gap/sampling/* measures the difference (top_k = -1, top_p = 1, min_p = 0 closes it)"
+    )
+
+
+def warning_of_audit(step: int, audit: OldLogProbAudit) -> str | None:
+    """A warning that old log-probs failed their audit; None if all were equal."""
+    if not audit.num_different:
+        return None
+    return (
+        f"warning: step {step}: {audit.num_different} of {audit.num_audited} audited log-probs differ from the engine's "
+        f"({audit.first_difference}), so the trainer computed and used its own for all. Please report it: "
+        'with numerics = "exact" this must not happen'
+    )
