@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from zerogap.cli.overrides import split_overrides
 from zerogap.cli.parser import build_parser
-from zerogap.config.env import let_torch_threads_sleep
 from zerogap.errors import ZerogapError
 
 
@@ -14,6 +13,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     own, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
     parsed = build_parser().parse_args(own)
+    from zerogap.config.env import let_torch_threads_sleep
+
     let_torch_threads_sleep()
     try:
         return parsed.run(parsed, overrides)
