@@ -46,7 +46,7 @@ def test_the_old_log_probs_of_a_step_are_the_engines_however_it_is_packed(packin
     model = tiny_model("qwen3")
     outputs = tiny_engine(model).generate(requests(0.7))
     samples = samples_of(outputs, 0.7)
-    trained = trainer_of(model, **PACKINGS[packing]).step(rewarded(samples))
+    trained = train_on(trainer_of(model, **PACKINGS[packing]), rewarded(samples))
     EXACT.check(sampled(trained.old_log_probs, samples), [o.output_log_probs for o in outputs])
     assert trained.gap.max == 0.0
 
@@ -69,8 +69,8 @@ LATER = {"updates_per_step": 3, "micro_batch_tokens": 64}
 def step_on(samples, *, exact_version, **changes):
     """(weights afterwards, what the step found) of a fresh model."""
     model = tiny_model("qwen3")
-    trained = trainer_of(model, **LATER, **changes).step(
-        rewarded(samples), exact_version=exact_version
+    trained = train_on(
+        trainer_of(model, **LATER, **changes), rewarded(samples), exact_version=exact_version
     )
     return {name: p.detach() for name, p in model.named_parameters()}, trained
 
