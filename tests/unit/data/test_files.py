@@ -57,7 +57,7 @@ def test_bad_lines_are_listed_together_with_their_numbers(tmp_path):
         "line 6: not valid JSON: field 'prompt' occurs twice",
         "line 7: not valid JSON: NaN is not JSON",
         "line 8: 'answer' is [1]; an answer must be text or a number",
-        "line 9: a list instead of an object",
+        "line 9: a list, not an object",
         "line 10: 'prompt' is [{",
     ):
         assert expected in text
