@@ -84,7 +84,7 @@ def test_missing_rollouts_are_an_error_that_says_which_and_what_can_be_audited(
     run = RecordedRun(copy_without(recorded, tmp_path / "run", *removed))
     with pytest.raises(CheckpointError, match="missing for steps 2 ") as error:
         run.choose_step(4)
-    assert "nearest that exist are version 0 (the recipe's initial model)" in str(error.value)
+    assert "nearest stored version is 0 (the recipe's initial model)" in str(error.value)
     assert "can be audited: 1." in str(error.value)
     with pytest.raises(CheckpointError, match=r"step 2 .* can be audited: 1$"):
         run.choose_step(2)

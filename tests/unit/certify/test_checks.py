@@ -217,7 +217,7 @@ def versions(subjects, requests, kind=Engine, *, publishes=True, weight=None):
 
 
 def test_tokens_are_of_the_version_they_carry(subjects, requests):
-    keeps(versions(subjects, requests), "published in the middle", "no key of old weights")
+    keeps(versions(subjects, requests), "published half-way", "used no old keys")
 
 
 @pytest.mark.parametrize("kind", [IgnoresVersions, KeepsPages])

@@ -42,7 +42,7 @@ def trips(subjects, requests, folder, engine=None):
 def test_everything_comes_back(subjects, requests, samples):
     finding = trips(subjects, requests, folder_of(subjects, samples))
     assert finding.is_kept, finding.figure
-    assert "in transformers within 1.0e-05 nats" in finding.figure
+    assert "transformers: within 1.0e-05 nats" in finding.figure
 
 
 @pytest.fixture

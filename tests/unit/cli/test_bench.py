@@ -60,8 +60,8 @@ def test_a_question_gets_its_options(played, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a question"),
-        (["step", "--suite", "cpu"], "not both"),
+        ([], "give either a question"),
+        (["step", "--suite", "cpu"], "give either a question"),
         (["rollout", "--rows", "8"], "--rows has no effect on rollout; it belongs to limit, cpu"),
         (["limit", "--shapes", "1x1x1"], "--shapes has no effect on limit"),
         (["rollout", "--record"], "--record has no effect on rollout"),

@@ -53,11 +53,11 @@ def test_bad_lines_are_listed_together_with_their_numbers(tmp_path):
         "line 2: not valid JSON",
         "line 3: not valid JSON",
         "line 4: no field 'prompt'; the fields are 'question', 'answer'",
-        "line 5: 'prompt' is \"\"; it must be text",
+        "line 5: 'prompt' is \"\"; it must be non-empty text",
         "line 6: not valid JSON: field 'prompt' occurs twice",
         "line 7: not valid JSON: NaN is not JSON",
-        "line 8: 'answer' is [1]; an answer is text or a number",
-        "line 9: a list instead of an object",
+        "line 8: 'answer' is [1]; an answer must be text or a number",
+        "line 9: a list, not an object",
         "line 10: 'prompt' is [{",
     ):
         assert expected in text

@@ -39,7 +39,7 @@ def test_each_remedy_moves_one_thing():
     [
         ("corrections", {"corrections": {"weight": {}}}, "already on"),
         ("corrections", {}, None),
-        ("corrections", {"train": {"old_log_probs": "rollout"}}, "every weight 1"),
+        ("corrections", {"train": {"old_log_probs": "rollout"}}, "every weight is 1"),
         ("staleness", {}, "lag 0"),
         ("staleness", {"rollout": {"lag": 1}}, None),
         ("numerics", {}, "already exact"),
