@@ -72,7 +72,7 @@ def test_audit_says_which_rollouts_are_missing(run: Path, tmp_path: Path):
     folder = copy_without(run, tmp_path / "run", "checkpoints", "rollouts/step_000001")
     done = zerogap("audit", folder, "--step", "3")
     assert done.returncode == 2
-    assert "not on disk for steps 1 " in done.stderr
+    assert "missing for steps 1 " in done.stderr
     assert "Traceback" not in done.stderr
 
 
