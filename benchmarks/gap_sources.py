@@ -21,7 +21,7 @@ from zerogap.config.load import load_config
 from zerogap.config.monitoring import LedgerConfig
 from zerogap.data import reencode
 from zerogap.engine import Engine
-from zerogap.kernels import Products, kernel_report
+from zerogap.kernels import Gemm, kernel_report
 from zerogap.ledger import ForwardScorer, Ledger, LedgerEntry
 from zerogap.models import CausalLM
 from zerogap.obs import GAP_SOURCES
@@ -57,7 +57,7 @@ class Bench:
         *,
         version: int = 0,
         history: WeightHistory | None = None,
-        products: Products = "exact",
+        gemm: Gemm = "exact",
     ) -> LedgerEntry:
         """Audit every token with weights of ``version``."""
         scorer = ForwardScorer(
@@ -65,7 +65,7 @@ class Bench:
             live_version=lambda: version,
             micro_batch_tokens=self.config.train.micro_batch_tokens,
             history=history,
-            products=products,
+            gemm=gemm,
         )
         ledger = Ledger(
             scorer,
@@ -88,7 +88,7 @@ def top_p(bench: Bench) -> LedgerEntry:
 
 def blas(bench: Bench) -> LedgerEntry:
     """The trainer multiplies with a BLAS."""
-    return bench.audit(bench.draw(), products="blas")
+    return bench.audit(bench.draw(), gemm="blas")
 
 
 def bf16(bench: Bench) -> LedgerEntry:

@@ -1,6 +1,6 @@
 """Model FLOPs: what the mathematics of a forward or training pass needs, whatever a program really executes.
 
-A multiply-add is 2 FLOPs. Counted are the matrix products with parameters and attention's two products; norms,
+A multiply-add is 2 FLOPs. Counted are the GEMMs with parameters and attention's two products; norms,
 rotations, activations, softmax and sampling are not.
 
 - body: 2 a parameter of qkv, o, gate-up and down, for every row that is computed.
@@ -209,7 +209,7 @@ def num_sequence_tokens(prompts: Sequence[PromptWork]) -> int:
 
 
 def gemm_flops(shape: ModelShape, work: Work) -> Mapping[str, float]:
-    """The work of each matrix product with parameters: qkv, o, gate_up, down (over all layers) and head."""
+    """The work of each GEMM with parameters: qkv, o, gate_up, down (over all layers) and head."""
     per_parameter = work.body / shape.body_parameters
     layers = {
         name: per_parameter * shape.num_layers * i * o for name, (i, o) in shape.layer_gemms.items()

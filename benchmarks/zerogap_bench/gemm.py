@@ -1,10 +1,10 @@
-"""The machine's own limit: how fast its matrix products are at the model's shapes, right now, on these threads.
+"""The machine's own limit: how fast its GEMMs are at the model's shapes, right now, on these threads.
 
 ``limit_gflops`` is the FLOP-weighted harmonic mean of a rate for each product: the rate a program would reach that did
-nothing but the model's matrix products. A product's rate is the larger of two medians into warm buffers, the BLAS
+nothing but the model's GEMMs. A product's rate is the larger of two medians into warm buffers, the BLAS
 (``torch.mm(x, W.t(), out=...)``) and zerogap's own: whichever library a program took, it could have taken the other.
 Attention's FLOPs are in ``share_of_limit``'s numerator though no attention is in the limit, so a share includes what
-attention costs beyond a matrix product of equal FLOPs.
+attention costs beyond a GEMM of equal FLOPs.
 
 M rows, I in, O out.
 """
@@ -46,8 +46,8 @@ class Limit:
     @property
     def rates(self) -> dict[str, float]:
         """By product, the faster library's."""
-        products = next(iter(self.by_library.values()))
-        return {name: max(found[name] for found in self.by_library.values()) for name in products}
+        gemm = next(iter(self.by_library.values()))
+        return {name: max(found[name] for found in self.by_library.values()) for name in gemm}
 
     def gflops(self, flops: Mapping[str, float]) -> float:
         """The limit for work that is distributed over the products like ``flops``, in GFLOP/s."""

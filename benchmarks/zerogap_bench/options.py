@@ -44,4 +44,4 @@ class BenchOptions:
     group_size: int = 8
     """Sequences that share a prompt in the scaling table."""
     rows: tuple[int, ...] = (8, 64, 256, 1024)
-    """Of the matrix products that are timed."""
+    """Of the GEMMs that are timed."""

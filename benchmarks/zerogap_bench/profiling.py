@@ -24,7 +24,7 @@ class ProfileTable:
 
     seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """Largest first: name, shapes, calls, seconds, share of the wall time, GFLOP/s where it is a matrix product."""
+    """Largest first: name, shapes, calls, seconds, share of the wall time, GFLOP/s where it is a GEMM."""
 
 
 @contextmanager
@@ -45,10 +45,10 @@ def _named_kernels() -> Generator[None]:
     """The C++ kernels are no torch operators; give each call a range with its name, made directly or in a recorded pass."""
     from torch.profiler import record_function
 
+    from zerogap.kernels.graph import CapturedGraph
     from zerogap.kernels.native import KernelCall, NativeKernels
-    from zerogap.kernels.program import Program
 
-    call, run = NativeKernels._call, Program.run
+    call, run = NativeKernels._call, CapturedGraph.run
 
     def named_call(self: NativeKernels, name: str, *arguments: object) -> int | None:
         with record_function(name):
@@ -61,7 +61,7 @@ def _named_kernels() -> Generator[None]:
 
         return KernelCall(function, recorded.arguments, recorded.result)
 
-    def named_run(self: Program, inputs: Sequence[Tensor]) -> Tensor:
+    def named_run(self: CapturedGraph, inputs: Sequence[Tensor]) -> Tensor:
         plain = self._calls
         self._calls = [named(recorded) for recorded in plain]
         try:
@@ -69,11 +69,11 @@ def _named_kernels() -> Generator[None]:
         finally:
             self._calls = plain
 
-    NativeKernels._call, Program.run = named_call, named_run
+    NativeKernels._call, CapturedGraph.run = named_call, named_run
     try:
         yield
     finally:
-        NativeKernels._call, Program.run = call, run
+        NativeKernels._call, CapturedGraph.run = call, run
 
 
 def _rows(events: Any, wall_s: float) -> list[dict[str, Any]]:

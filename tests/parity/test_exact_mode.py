@@ -138,8 +138,8 @@ def test_parameters_stay_in_the_models_precision_and_it_holds_after_they_have_mo
 def test_decode_steps_are_recorded_in_both_precisions(precision):
     engine = tiny_engine(tiny_model("qwen3", precision=precision))
     engine.generate(requests(1.0))
-    assert engine._runner._programs.why_not is None
-    assert engine._runner._programs.num_repeated > 10
+    assert engine._runner._graphs.why_not is None
+    assert engine._runner._graphs.num_repeated > 10
 
 
 def test_keys_and_values_of_a_bf16_model_are_bf16_values():
@@ -178,10 +178,10 @@ def test_products_of_a_blas_on_one_side_are_noticed(family, precision):
     outputs = tiny_engine(model).generate(requests(1.0))
     samples, decoded = samples_of(outputs, 1.0), [o.output_log_probs for o in outputs]
     trainer = trainer_of(model)
-    trainer.use_products("blas")
+    trainer.use_gemm("blas")
     with planted_fault("the trainer multiplies with a BLAS"):
         EXACT.check(sampled(trainer.score(samples), samples), decoded)
-    trainer.use_products("exact")
+    trainer.use_gemm("exact")
     EXACT.check(sampled(trainer.score(samples), samples), decoded)
 
 
@@ -191,15 +191,15 @@ def test_an_engine_records_again_when_rows_need_no_tiles_again(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(native, "tile", 64)
         engine.generate(requests(1.0))
-    assert "torch" in engine._runner._programs.why_not
+    assert "torch" in engine._runner._graphs.why_not
     engine.generate(requests(1.0))
-    assert engine._runner._programs.why_not is None
+    assert engine._runner._graphs.why_not is None
 
 
 def test_an_engine_of_a_blas_records_nothing_and_says_why():
-    engine = tiny_engine(tiny_model("llama"), products="blas")
+    engine = tiny_engine(tiny_model("llama"), gemm="blas")
     engine.generate(requests(1.0))
-    assert "torch" in engine._runner._programs.why_not
+    assert "torch" in engine._runner._graphs.why_not
 
 
 @pytest.mark.parametrize("side", PRECISIONS)

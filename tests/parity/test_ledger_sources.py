@@ -45,8 +45,8 @@ def check_only(entry: LedgerEntry, source: str | None, *, at_least: float = 1e-3
 class OtherKernels:
     """The trainer's forward pass with other products, or in a block that chooses other kernels."""
 
-    def __init__(self, model, block, products) -> None:
-        self._scorer, self._block = scorer_of(model, products=products), block
+    def __init__(self, model, block, gemm) -> None:
+        self._scorer, self._block = scorer_of(model, gemm=gemm), block
 
     def score(self, samples, *, version, routes):
         with self._block():

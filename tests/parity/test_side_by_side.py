@@ -45,5 +45,5 @@ def test_two_engines_and_a_trainer_do_not_touch_each_other():
         EXACT.check(training.result(), trained)
     for core in cores:
         core.check_integrity()
-        if core._runner._programs.why_not is None:
-            assert core._runner._programs.num_repeated > 10
+        if core._runner._graphs.why_not is None:
+            assert core._runner._graphs.num_repeated > 10

@@ -153,8 +153,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _check_twins(self):
         first_of = {}
-        for sequence in [s for s in self.core._scheduler.running if s.lineage]:
-            first = first_of.setdefault(sequence.lineage, sequence)
+        for sequence in [s for s in self.core._scheduler.running if s.branch]:
+            first = first_of.setdefault(sequence.branch, sequence)
             for what in (known_ids, self.runner.keys):
                 assert what(sequence).tolist() == what(first).tolist(), "twins differ"
             self.num_twins += sequence is not first

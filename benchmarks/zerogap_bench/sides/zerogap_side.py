@@ -62,7 +62,7 @@ class Rollout:
             max_running=most,
             max_scheduled_tokens=max(_SCHEDULED_TOKENS, most),
         )
-        self.engine = self.policy.engine(limits, products=self.numerics.engine)
+        self.engine = self.policy.engine(limits, gemm=self.numerics.engine)
         self.generate(WARM_UP, seed=0)
         self.start_s = perf_counter() - start_s
 
@@ -134,7 +134,7 @@ class Step:
             TrainConfig.model_validate(train),
             GRPOLossConfig(),
             total_steps=1_000,
-            products=self._rollout.numerics.trainer,
+            gemm=self._rollout.numerics.trainer,
         )
         self._version = 0
         self._step(WARM_UP, seed=0)
@@ -206,14 +206,14 @@ class Step:
 
 
 class Bounds:
-    """What the machine allows, at one moment: its matrix products, multiply-adds and, if asked, its memory."""
+    """What the machine allows, at one moment: its GEMMs, multiply-adds and, if asked, its memory."""
 
     def __init__(self, prepared: Prepared, rows: dict[str, int], *, with_bandwidth: bool) -> None:
         """Measure.
 
         Args:
             prepared: for the model's sizes.
-            rows: of the matrix products, by phase.
+            rows: of the GEMMs, by phase.
             with_bandwidth: read and copy bandwidth as well.
         """
         self._limits = {

@@ -103,7 +103,7 @@ def _train_again(
         return
     settings = run.settings(step)
     trainer.use_corrections(settings.corrections)
-    trainer.use_products(settings.products)
+    trainer.use_gemm(settings.gemm)
     with progress.phase(f"retraining step {step} of {last}", unit="rows") as phase:
         show = show_training(phase)
         known = exact_version(run.config, step - 1, settings)

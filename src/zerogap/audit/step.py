@@ -10,7 +10,7 @@ from zerogap.audit.recorded import RecordedRun
 from zerogap.audit.rewind import Rewound, rewind
 from zerogap.data import reencode
 from zerogap.errors import CheckpointError
-from zerogap.kernels import Products
+from zerogap.kernels import Gemm
 from zerogap.ledger import AuditedSample, ForwardScorer, LedgerEntry, attribute_samples
 from zerogap.obs import Progress
 from zerogap.run.threads import apply_threads
@@ -39,9 +39,9 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
     rewound = rewind(
         run, step - 1, older=frozenset(v for v in versions if v < step - 1), progress=progress
     )
-    products = run.settings(step).products
+    gemm = run.settings(step).gemm
     with progress.phase(f"scoring step {step}", total=len(samples), unit="rollouts"):
-        audited = _attribute(run, rewound, samples, products)
+        audited = _attribute(run, rewound, samples, gemm)
     return Audit(
         run=run_dir.resolve().name,
         origin=rewound.origin,
@@ -54,7 +54,7 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
 
 
 def _attribute(
-    run: RecordedRun, rewound: Rewound, samples: list[Sample], products: Products
+    run: RecordedRun, rewound: Rewound, samples: list[Sample], gemm: Gemm
 ) -> list[AuditedSample]:
     policy = rewound.policy
     scorer = ForwardScorer(
@@ -62,7 +62,7 @@ def _attribute(
         live_version=lambda: rewound.version,
         micro_batch_tokens=run.config.train.micro_batch_tokens,
         history=rewound.history,
-        products=products,
+        gemm=gemm,
     )
     if not samples:
         return []

@@ -55,7 +55,7 @@ def compute_answer(
         progress: shows rows.
     """
     trainer.use_corrections(settings.corrections)
-    trainer.use_products(settings.products)
+    trainer.use_gemm(settings.gemm)
     label = f"loss and gradient of step {step}"
     with progress.phase(label, unit="rows") as phase:
         show = show_training(phase)

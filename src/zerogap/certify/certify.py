@@ -11,7 +11,7 @@ from zerogap.certify.finding import Finding, Verdict
 from zerogap.certify.subjects import Subjects
 from zerogap.config import RunConfig
 from zerogap.errors import ConfigError, ZerogapError
-from zerogap.kernels import RowProbe, kernel_report
+from zerogap.kernels import InvarianceProbe, kernel_report
 from zerogap.obs import Phase, Progress, monotonic_s
 from zerogap.run.machine import return_free_memory
 from zerogap.run.policy import Policy, load_policy
@@ -63,7 +63,7 @@ def certify(
     progress = Progress(Console(stderr=True), is_quiet=quiet)
     with progress.phase("loading the model"):
         policy = load_policy(config.model, seed=config.run.seed)
-    report, subjects = _choose_products(policy, config)
+    report, subjects = _choose_gemm(policy, config)
     on_report(report)
     verdicts = []
     for promise, name, check in Checks(subjects).all():
@@ -87,24 +87,24 @@ def _found(check: Callable[[Phase], Finding], phase: Phase) -> Finding:
         return Finding(is_kept=False, figure=figure, cure="the check could not be completed")
 
 
-def _choose_products(policy: Policy, config: RunConfig) -> tuple[str, Subjects]:
+def _choose_gemm(policy: Policy, config: RunConfig) -> tuple[str, Subjects]:
     """Choose GEMM kernels as a run does: exact ones after a probe, or the faster ones of each side."""
     head_dim = policy.model.config.head_dim
     if config.numerics == "exact":
         report = describe_probe(policy.probe(), head_dim)
         return report, Subjects(policy=policy, config=config)
-    timed = policy.fastest_products(
+    timed = policy.fastest_gemm(
         engine_rows=config.engine.max_running, trainer_rows=config.train.micro_batch_tokens
     )
     return f"{kernel_report(head_dim)}; {timed}", Subjects(
         policy=policy,
         config=config,
-        engine_products=timed.engine.fastest,
-        trainer_products=timed.trainer.fastest,
+        engine_gemm=timed.engine.fastest,
+        trainer_gemm=timed.trainer.fastest,
     )
 
 
-def describe_probe(probe: RowProbe, head_dim: int) -> str:
+def describe_probe(probe: InvarianceProbe, head_dim: int) -> str:
     """One line: kernels, threads, and whether GEMM is batch-invariant on this model's shapes."""
     if probe.is_exact:
         found = f"batch-invariant on all {probe.num_shapes} shapes of this model"

@@ -13,7 +13,7 @@ import numpy as np
 from zerogap.config import EngineConfig, GRPOLossConfig, LossConfig, RunConfig, TrainConfig
 from zerogap.data import TOKENIZER_FILES
 from zerogap.engine import Engine
-from zerogap.kernels import Products
+from zerogap.kernels import Gemm
 from zerogap.models import resolve_source
 from zerogap.run.policy import Policy, tokenizer_folder
 from zerogap.train import NativeTrainer
@@ -29,16 +29,16 @@ class Subjects:
 
     policy: Policy
     config: RunConfig
-    engine_products: Products = "exact"
+    engine_gemm: Gemm = "exact"
     """GEMM kernels of engines; numerics = "fast" may choose others."""
-    trainer_products: Products = "exact"
+    trainer_gemm: Gemm = "exact"
     """GEMM kernels of trainers."""
 
     def engine(self, **changes: Any) -> Engine:  # noqa: ANN401 - values of [engine]
         """An engine at version 0; ``changes`` are keys of [engine]."""
         given = self.config.engine.model_dump() | _ROOM | changes
         limits = EngineConfig.model_validate(given)
-        return self.policy.engine(limits, products=self.engine_products, seed=self.config.run.seed)
+        return self.policy.engine(limits, gemm=self.engine_gemm, seed=self.config.run.seed)
 
     def trainer(self, **changes: Any) -> NativeTrainer:  # noqa: ANN401 - values of [train]
         """A trainer with learning rate 0; ``changes`` are keys of [train]."""
@@ -48,7 +48,7 @@ class Subjects:
             TrainConfig.model_validate(given),
             self.loss(),
             total_steps=1,
-            products=self.trainer_products,
+            gemm=self.trainer_gemm,
             corrections=self.config.corrections,
         )
 

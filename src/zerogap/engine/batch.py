@@ -100,19 +100,21 @@ def _first_rows(scheduled_rows: list[ScheduledRows]) -> list[int]:
     """The row in T where each sequence's rows begin; a twin's are those of the one that computes."""
     first_rows, end = [], 0
     for scheduled in scheduled_rows:
-        first_rows.append(end if scheduled.twin is None else first_rows[scheduled.twin])
-        end += scheduled.num_rows if scheduled.twin is None else 0
+        first_rows.append(
+            end if scheduled.duplicate_of is None else first_rows[scheduled.duplicate_of]
+        )
+        end += scheduled.num_rows if scheduled.duplicate_of is None else 0
     return first_rows
 
 
 def _rows(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> Rows:
-    computing = [s for s in scheduled_rows if s.num_rows and s.twin is None]
+    computing = [s for s in scheduled_rows if s.num_rows and s.duplicate_of is None]
     start_B = np.array([scheduled.sequence.num_computed for scheduled in computing], np.int64)
     count_B = np.array([scheduled.num_rows for scheduled in computing], np.int64)
     num_rows = int(count_B.sum())
     padded = num_rows if num_rows < ROW_MULTIPLE else num_rows + -num_rows % ROW_MULTIPLE
-    twins = [(row, s.sequence) for row, s in zip(first_rows, scheduled_rows, strict=True) if s.twin is not None]  # fmt: skip
-    num_writes = num_rows + len(twins)
+    duplicates = [(row, s.sequence) for row, s in zip(first_rows, scheduled_rows, strict=True) if s.duplicate_of is not None]  # fmt: skip
+    num_writes = num_rows + len(duplicates)
     num_writes += -num_writes % _WRITE_MULTIPLE
     rows = Rows(
         token_ids_T=np.zeros(padded, np.int64),
@@ -132,11 +134,11 @@ def _rows(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> Rows:
         rows.row_position_T[:num_rows] = position
         rows.write_row_W[:num_rows] = np.arange(num_rows)
         rows.write_slot_W[:num_rows] = page * PAGE_SIZE + position % PAGE_SIZE
-    for write, (row, twin) in enumerate(twins, num_rows):
-        position = twin.num_computed
+    for write, (row, duplicate_of) in enumerate(duplicates, num_rows):
+        position = duplicate_of.num_computed
         rows.write_row_W[write] = row
         rows.write_slot_W[write] = (
-            int(twin.pages[position // PAGE_SIZE]) * PAGE_SIZE + position % PAGE_SIZE
+            int(duplicate_of.pages[position // PAGE_SIZE]) * PAGE_SIZE + position % PAGE_SIZE
         )
     return rows
 

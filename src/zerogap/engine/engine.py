@@ -11,7 +11,7 @@ from zerogap.engine.requests import Limits, OpenRequest, open_score
 from zerogap.engine.runner import ModelRunner
 from zerogap.engine.stopping import Detokenizer
 from zerogap.errors import ConfigError, EngineStateError
-from zerogap.kernels import PAGE_SIZE, Products
+from zerogap.kernels import PAGE_SIZE, Gemm
 from zerogap.models import CausalLM
 from zerogap.types import GenerateOutput, GenerateRequest
 from zerogap.weights import Place, WeightDigest, copy_weights, digest_weights, places_of
@@ -38,7 +38,7 @@ class Engine(EngineCore):
         max_scheduled_tokens: int = 1024,
         prefix_cache: bool = True,
         detokenizer: Detokenizer | None = None,
-        products: Products = "exact",
+        gemm: Gemm = "exact",
         weight_version: int = 0,
         seed: int = 0,
     ) -> None:
@@ -53,7 +53,7 @@ class Engine(EngineCore):
             prefix_cache: share the KV of equal beginnings between requests. A request's siblings share
                 their prompt in any case.
             detokenizer: (ids, skip_special) -> text; None gives no text and allows no stop strings.
-            products: which matrix products its passes use.
+            gemm: GEMM kernels of its passes.
             weight_version: of the model's present weights.
             seed: of the noise of requests that bring none, 0 or more.
         """
@@ -81,7 +81,7 @@ class Engine(EngineCore):
             ("weight_version", weight_version, weight_version >= 0, "0 or more"),
             ("seed", seed, seed >= 0, "0 or more"),
         )
-        runner = ModelRunner(model, num_pages=limits.num_pages, products=products)
+        runner = ModelRunner(model, num_pages=limits.num_pages, gemm=gemm)
         self.kv_cache_bytes = runner.kv_cache_bytes
         self._read_weights = runner.weights
         super().__init__(

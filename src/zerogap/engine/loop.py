@@ -15,7 +15,7 @@ from zerogap.engine.plan import StepPlan
 from zerogap.engine.requests import Limits, OpenRequest, check_request, open_request
 from zerogap.engine.runner import Runner, StepResult
 from zerogap.engine.scheduler import Scheduler
-from zerogap.engine.sequence import Sequence, new_lineage
+from zerogap.engine.sequence import Sequence, new_branch
 from zerogap.engine.stats import StatsCounter
 from zerogap.errors import InvalidRequest, NumericsError
 from zerogap.types import FinishReason, GenerateOutput, GenerateRequest
@@ -168,13 +168,13 @@ class EngineLoop:
         tokens, log_probs = result.token_R.tolist(), result.log_prob_R.tolist()
         kept_log_mass = result.kept_log_mass_R.tolist()
         # Siblings that draw the same token in the same step stay twins; the others part here.
-        lineages: dict[tuple[int, int], int] = {}
+        branches: dict[tuple[int, int], int] = {}
         for row, sequence in enumerate(sequences):
-            if sequence.lineage:
-                drawn = (sequence.lineage, tokens[row])
-                if drawn not in lineages:
-                    lineages[drawn] = new_lineage()
-                sequence.lineage = lineages[drawn]
+            if sequence.branch:
+                drawn = (sequence.branch, tokens[row])
+                if drawn not in branches:
+                    branches[drawn] = new_branch()
+                sequence.branch = branches[drawn]
             if not sequence.has_output:
                 self.scheduler.keep_prompt(sequence, result.hidden_RD[row])
             sequence.append_token(

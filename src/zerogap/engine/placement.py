@@ -12,7 +12,7 @@ from torch import Tensor
 from zerogap.engine.page_pool import PagePool
 from zerogap.engine.plan import StepPlan
 from zerogap.engine.prefix_cache import Block, Node, PrefixCache, block_at
-from zerogap.engine.sequence import Sequence, new_lineage, num_pages_for
+from zerogap.engine.sequence import Sequence, new_branch, num_pages_for
 from zerogap.engine.siblings import SiblingIndex, Siblings
 from zerogap.kernels import PAGE_SIZE
 
@@ -74,7 +74,7 @@ class Placement:
         self.pool.hold(siblings.pages[:num_full])
         sequence.append_pages([*siblings.pages[:num_full], *copies])
         sequence.node, sequence.num_published = siblings.node, siblings.num_published
-        sequence.prompt_hidden_D, sequence.lineage = siblings.hidden_D, siblings.lineage
+        sequence.prompt_hidden_D, sequence.branch = siblings.hidden_D, siblings.branch
         sequence.num_computed = sequence.num_prompt
         return True
 
@@ -114,7 +114,7 @@ class Placement:
         """The sequence has computed its prompt: keep it for the siblings that wait for it, if any."""
         siblings = self.siblings.waiting_for(sequence)
         if siblings is not None:
-            siblings.hidden_D, siblings.lineage = hidden_D.clone(), new_lineage()
+            siblings.hidden_D, siblings.branch = hidden_D.clone(), new_branch()
             siblings.pages = sequence.held_pages()[: num_pages_for(sequence.num_prompt)]
             siblings.node, siblings.num_published = sequence.node, sequence.num_published
             self.pool.hold(siblings.pages)

@@ -17,7 +17,7 @@ class ScheduledRows:
     num_rows: int
     draws: bool
     """Whether nothing is missing afterwards, so that the sequence draws a token."""
-    twin: int | None = None
+    duplicate_of: int | None = None
     """Place in the plan of the sequence with the same tokens whose row is this one's too; None computes its own."""
 
 
@@ -30,21 +30,21 @@ class StepPlan:
     rows: list[ScheduledRows] = field(default_factory=list)
     page_copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to): a page's contents in every layer."""
-    _place_of_lineage: dict[int, int] = field(default_factory=dict)
+    _place_of_branch: dict[int, int] = field(default_factory=dict)
 
     def add(self, sequence: Sequence, num_rows: int) -> None:
         """Schedule the next rows of a sequence."""
         draws = sequence.draws and num_rows == sequence.num_missing
-        twin = self._twin(sequence) if num_rows == 1 else None
-        self.rows.append(ScheduledRows(sequence, num_rows, draws, twin))
-        if twin is None:
+        duplicate_of = self._duplicate_of(sequence) if num_rows == 1 else None
+        self.rows.append(ScheduledRows(sequence, num_rows, draws, duplicate_of))
+        if duplicate_of is None:
             self.budget -= num_rows
 
-    def _twin(self, sequence: Sequence) -> int | None:
+    def _duplicate_of(self, sequence: Sequence) -> int | None:
         place = len(self.rows)
-        if not sequence.lineage:
+        if not sequence.branch:
             return None
-        first = self._place_of_lineage.setdefault(sequence.lineage, place)
+        first = self._place_of_branch.setdefault(sequence.branch, place)
         return None if first == place else first
 
     @property

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from zerogap.engine.batch import Batch, Draws, Rows, Scores
+from zerogap.engine.graph_cache import GraphCache
 from zerogap.engine.kv_memory import ForgettableZeros
-from zerogap.engine.programs import ForwardPrograms
 from zerogap.engine.sampling import build_sampling_rows
 from zerogap.errors import NumericsError
 from zerogap.kernels import (
     PAGE_SIZE,
     AttentionPlan,
     Compute,
+    Gemm,
     LogitsBuffer,
-    Products,
     log_probs,
     paged_attention,
     sample_tokens,
@@ -93,8 +93,8 @@ class PagedAttention:
 class ModelRunner:
     """Runs a ``CausalLM`` whose parameters may be the trainer's own: they are read, never copied."""
 
-    def __init__(self, model: CausalLM, *, num_pages: int, products: Products = "exact") -> None:
-        config, self._compute = model.config, Compute(products=products)
+    def __init__(self, model: CausalLM, *, num_pages: int, gemm: Gemm = "exact") -> None:
+        config, self._compute = model.config, Compute(gemm=gemm)
         self._model = model
         self._scale = config.attention_scale
         self._device = model.head_weight.device
@@ -104,7 +104,7 @@ class ModelRunner:
         self._v_memory = ForgettableZeros((*pages, PAGE_SIZE, size), like=like)
         self._use_memory()
         self._logits = LogitsBuffer(self._device)
-        self._programs = ForwardPrograms(model, self._compute)
+        self._graphs = GraphCache(model, self._compute)
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -165,7 +165,7 @@ class ModelRunner:
             return self._model(token_ids_T, positions_T, attention, compute=self._compute)
 
         inputs = [token_ids_T, positions_T, slots_W, rows_W, *seen_by]
-        return self._programs.forward(inputs, [self._k_LPKHS, self._v_LPKSH], forward)
+        return self._graphs.forward(inputs, [self._k_LPKHS, self._v_LPKSH], forward)
 
     def _hidden_to_draw(self, hidden_TD: Tensor, draws: Draws) -> Tensor:
         """The rows that are drawn from; siblings that fork a prompt bring the hidden state along."""

@@ -62,7 +62,7 @@ class Sequence:
     is_running: bool = False
     """Whether it holds pages; otherwise it waits."""
     is_finished: bool = False
-    lineage: int = 0
+    branch: int = 0
     """Equal for sequences that forked one prompt in one step and have drawn the same tokens in the same steps since:
     their rows are the same bits, and one of them computes for all. 0 for a sequence that shares with nobody."""
     prompt_hidden_D: Tensor | None = None
@@ -173,14 +173,14 @@ class Sequence:
         """Back to waiting: nothing computed, no pages. What was drawn and reported stays."""
         self.num_computed = self.num_pages = self.num_published = 0
         self.node = self.prompt_hidden_D = None
-        self.lineage = 0
+        self.branch = 0
         self.is_running = False
 
 
 _lineages = itertools.count(1)
 
 
-def new_lineage() -> int:
+def new_branch() -> int:
     """A number that no sequence has had."""
     return next(_lineages)
 

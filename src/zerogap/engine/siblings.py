@@ -26,7 +26,7 @@ class Siblings:
     """Hidden state of the last prompt token; None until the leader has it."""
     pages: list[int] = field(default_factory=list)
     """Pages of the whole prompt, held for those who wait."""
-    lineage: int = 0
+    branch: int = 0
     """Of those who fork: they go on from the same keys, values and hidden state."""
     node: Node | None = None
     """Deepest published page of the prompt."""

@@ -63,7 +63,7 @@ class StatsCounter:
 
     def count_rows(self, scheduled: ScheduledRows) -> None:
         """Rows that were computed; to be called before the sequence advances."""
-        if scheduled.twin is not None:
+        if scheduled.duplicate_of is not None:
             self._counts["num_shared_decode_tokens"] += scheduled.num_rows
             return
         sequence, start = scheduled.sequence, scheduled.sequence.num_computed

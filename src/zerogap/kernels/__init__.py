@@ -1,34 +1,34 @@
 """Tensor functions that engine and trainer share, computed by a backend: C++ on a CPU, torch anywhere.
 
-``backend.py`` is the contract, ``choice.py`` says who computes. Every function is row-invariant: a row's bits depend on that row (and, for attention, on its own keys)
+``backend.py`` is the contract, ``choice.py`` says who computes. Every function is batch-invariant: a row's bits depend on that row (and, for attention, on its own keys)
 and never on what is computed beside it. That is what makes the trainer's log-prob of a token equal to
 the engine's. ``kernel_report()`` says which path runs and why. A forward pass made of these functions
-can be recorded and made again without the Python between them (``record``).
+can be recorded and made again without the Python between them (``capture``).
 """
 
 from zerogap.kernels.attention import packed_attention, paged_attention, write_kv
-from zerogap.kernels.backend import PLAIN, Backend, Compute, Products
-from zerogap.kernels.choice import backend_of, product_choice
+from zerogap.kernels.backend import PLAIN, Backend, Compute, Gemm
+from zerogap.kernels.choice import backend_of, gemm_choice
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.crossing import to_device, to_host
 from zerogap.kernels.gradients import embedding
+from zerogap.kernels.graph import Arena, CapturedGraph, NotCapturable, capture
 from zerogap.kernels.head import Head, log_probs
 from zerogap.kernels.head_top_k import log_probs_of, top_k_log_probs
 from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
 from zerogap.kernels.linear import linear, norm_linear, swiglu_linear
 from zerogap.kernels.noise import position_uniform
 from zerogap.kernels.probe import (
-    RowProbe,
-    ensure_row_invariance,
+    InvarianceProbe,
+    ensure_batch_invariance,
     kernel_report,
-    probe_row_invariance,
+    probe_batch_invariance,
 )
-from zerogap.kernels.program import Arena, NotRecordable, Program, record
 from zerogap.kernels.rounding import round_bf16, round_bf16_
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
 from zerogap.kernels.sampling import LogitsBuffer, sample_tokens
 from zerogap.kernels.sampling_rows import SamplingRows
-from zerogap.kernels.speed import FastProducts, ProductTimes, time_products
+from zerogap.kernels.speed import FastGemm, GemmTimes, time_gemm
 
 __all__ = [
     "PAGE_SIZE",
@@ -38,21 +38,23 @@ __all__ = [
     "Arena",
     "AttentionPlan",
     "Backend",
+    "CapturedGraph",
     "Compute",
-    "FastProducts",
+    "FastGemm",
+    "Gemm",
+    "GemmTimes",
     "Head",
+    "InvarianceProbe",
     "LogitsBuffer",
-    "NotRecordable",
+    "NotCapturable",
     "PackedLayout",
-    "ProductTimes",
-    "Products",
-    "Program",
-    "RowProbe",
     "SamplingRows",
     "backend_of",
     "build_packed_layout",
+    "capture",
     "embedding",
-    "ensure_row_invariance",
+    "ensure_batch_invariance",
+    "gemm_choice",
     "kernel_report",
     "linear",
     "log_probs",
@@ -61,10 +63,8 @@ __all__ = [
     "packed_attention",
     "paged_attention",
     "position_uniform",
-    "probe_row_invariance",
-    "product_choice",
+    "probe_batch_invariance",
     "qkv_rope",
-    "record",
     "rms_norm",
     "rope_tables",
     "round_bf16",
@@ -72,7 +72,7 @@ __all__ = [
     "sample_tokens",
     "swiglu",
     "swiglu_linear",
-    "time_products",
+    "time_gemm",
     "to_device",
     "to_host",
     "top_k_log_probs",

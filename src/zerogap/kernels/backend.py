@@ -27,7 +27,7 @@ from torch import Tensor
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.sampling_rows import SamplingRows
 
-Products = Literal["exact", "blas"]
+Gemm = Literal["exact", "blas"]
 """exact: a row's bits do not depend on the rows beside it (our own products, or a BLAS as the probe settled it);
 blas: the library's product of all rows at once, forward and backward, whose bits depend on their number."""
 
@@ -39,8 +39,8 @@ class Compute:
     An engine and a trainer that share one model may have two of them, which is what ``numerics = "fast"`` allows.
     """
 
-    products: Products = "exact"
-    """Which matrix products run."""
+    gemm: Gemm = "exact"
+    """Which GEMMs run."""
     rounds_bf16: bool = False
     """Round what passes between operations to bf16 values, in fp32 tensors: the model's precision where a processor has
     no fast bf16 products. Tensors whose dtype is bf16 need no rounding."""
@@ -66,7 +66,7 @@ class Backend(Protocol):
         """Whether this backend computes on tensors like this one; the torch backend does otherwise."""
         ...
 
-    # ------------------------------------------------------------ matrix products
+    # ------------------------------------------------------------ GEMMs
 
     def product(
         self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,

@@ -37,7 +37,7 @@ def backend_of(tensor: Tensor, *others: Tensor | None) -> Backend:
     return backend if backend.takes(tensor) else BACKENDS["torch"]
 
 
-def product_choice(compute: Compute) -> tuple[object, ...]:
+def gemm_choice(compute: Compute) -> tuple[object, ...]:
     """What decides which kernels multiply on this CPU; equal while the choice is the same."""
     backend = backend_of(torch.empty(0))
     return (backend.name, id(native.library), backend.tile, compute)

@@ -1,4 +1,4 @@
-"""Matrix products whose rows do not depend on how many rows are computed beside them.
+"""GEMMs whose rows do not depend on how many rows are computed beside them.
 
 ``norm_linear`` and ``swiglu_linear`` are a row-wise kernel and the product after it, as one operation. The
 product's input is cheap to compute and as wide as a row of activations; kept for the backward of every layer it would be

@@ -198,16 +198,16 @@ class NativeKernels(TorchBackend):
         finally:
             self._tape.calls = None
 
-    # ------------------------------------------------------------ matrix products
+    # ------------------------------------------------------------ GEMMs
 
     @property
     def has_gemm(self) -> bool:
-        """Whether this processor has C++ matrix products (AVX2 or AVX-512); the BLAS multiplies otherwise."""
+        """Whether this processor has C++ GEMMs (AVX2 or AVX-512); the BLAS multiplies otherwise."""
         return self.library is not None and self._has_gemm
 
     def multiplies(self, compute: Compute) -> bool:
-        """Whether a matrix product is one of ours."""
-        return compute.products == "exact" and self.has_gemm
+        """Whether a GEMM is one of ours."""
+        return compute.gemm == "exact" and self.has_gemm
 
     def is_fused(self, compute: Compute) -> bool:
         """Whether a forward product is one of ours, and with it what stands before it."""

@@ -1,6 +1,6 @@
 """Checks on this very machine what exactness rests on, and says which kernels run.
 
-A row of the forward's matrix products must have the same bits beside any other rows. Our own products (AVX2,
+A row of the forward's GEMMs must have the same bits beside any other rows. Our own products (AVX2,
 AVX-512) keep that by construction, and the probe is a check of what was compiled. A BLAS must keep it for every
 number of rows that is a multiple of 8. MKL does on the processors we know, but for products of fewer than 10
 columns whose inner width 4 does not divide; another BLAS, thread count or shape may not, so it is measured at
@@ -21,7 +21,7 @@ _ROW_COUNTS = (8, 16, 24, 40, 64, 72, 136, 256, 520)
 
 
 @dataclass(frozen=True)
-class RowProbe:
+class InvarianceProbe:
     """Which shapes of product do not give a row the same bits at every number of rows."""
 
     num_threads: int
@@ -41,7 +41,7 @@ class RowProbe:
 
 
 @torch.no_grad()
-def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
+def probe_batch_invariance(shapes: Iterable[tuple[int, int]]) -> InvarianceProbe:
     """Multiply random rows by a random weight of each (in, out) shape at several row counts and compare bits."""
     generator = torch.Generator().manual_seed(0)
     failures, distinct = [], sorted(set(shapes))
@@ -54,10 +54,10 @@ def probe_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
             head, tail = linear(x[:num_rows], weight), linear(x[-num_rows:], weight)
             if not (torch.equal(head, whole[:num_rows]) and torch.equal(tail, whole[-num_rows:])):
                 failures.append((num_in, num_out, num_rows))
-    return RowProbe(torch.get_num_threads(), len(distinct), tuple(failures))
+    return InvarianceProbe(torch.get_num_threads(), len(distinct), tuple(failures))
 
 
-def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
+def ensure_batch_invariance(shapes: Iterable[tuple[int, int]]) -> InvarianceProbe:
     """Probe; where a shape fails, let the BLAS multiply tiles of ``FIXED_TILE`` rows from now on and probe again.
 
     Returns:
@@ -65,10 +65,10 @@ def ensure_row_invariance(shapes: Iterable[tuple[int, int]]) -> RowProbe:
     """
     shapes, backend = list(shapes), backend_of(torch.empty(0))
     backend.tile = None
-    probe = probe_row_invariance(shapes)
+    probe = probe_batch_invariance(shapes)
     if not probe.is_exact:
         backend.tile = FIXED_TILE
-        probe = probe_row_invariance(shapes)
+        probe = probe_batch_invariance(shapes)
     return probe
 
 
@@ -81,8 +81,8 @@ def kernel_report(head_dim: int | None = None) -> str:
     tile = backend_of(torch.empty(0)).tile
     rows = f"multiples of {ROW_MULTIPLE}" if tile is None else f"tiles of {tile}"
     is_own = native.library is not None and native.has_gemm and tile is None
-    products = "matrix products in C++" if is_own else f"BLAS on rows in {rows}"
-    threads = f"{torch.get_num_threads()} threads, {products}"
+    gemm = "GEMM in C++" if is_own else f"BLAS on rows in {rows}"
+    threads = f"{torch.get_num_threads()} threads, {gemm}"
     if native.library is None:
         return f"kernels: torch reference, slow ({threads}); {native.why_not}"
     if head_dim is not None and not native.handles_head_dim(head_dim):

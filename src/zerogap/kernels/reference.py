@@ -1,6 +1,6 @@
 """The formula of every kernel in plain torch: the oracle of the fast paths, and what ``torch_backend`` computes.
 
-Differentiable by autograd, on the device of the arguments. Row-invariant as the fast paths are: a row's result is a function of that
+Differentiable by autograd, on the device of the arguments. Batch-invariant as the fast paths are: a row's result is a function of that
 row alone, since each reduction runs over a fixed extent (a row, a page, a vocabulary chunk) in a fixed
 order, however many rows are computed beside it. It is slow; ``kernels.kernel_report()`` says when it runs.
 

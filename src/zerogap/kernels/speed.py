@@ -12,18 +12,18 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from zerogap.kernels.backend import Compute, Products
+from zerogap.kernels.backend import Compute, Gemm
 from zerogap.kernels.choice import backend_of
 from zerogap.kernels.linear import linear
 
-_KINDS: tuple[Products, ...] = ("exact", "blas")
+_KINDS: tuple[Gemm, ...] = ("exact", "blas")
 _REPEATS = 4
 _CLEARLY_FASTER = 0.95
 """Below this ratio of times a BLAS is worth a gap that is not zero; nearer to 1 is noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProductTimes:
+class GemmTimes:
     """How long one pass over the probed weights took with each kind, at best."""
 
     num_rows: int
@@ -32,7 +32,7 @@ class ProductTimes:
     blas_s: float
 
     @property
-    def fastest(self) -> Products:
+    def fastest(self) -> Gemm:
         """Whom to take."""
         return "blas" if self.blas_s < _CLEARLY_FASTER * self.exact_s else "exact"
 
@@ -41,19 +41,19 @@ class ProductTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastProducts:
+class FastGemm:
     """What each side multiplies with in ``numerics = "fast"``: ``Compute(products=side.fastest)``."""
 
-    engine: ProductTimes
+    engine: GemmTimes
     """Forward alone, few rows."""
-    trainer: ProductTimes
+    trainer: GemmTimes
     """Forward and backward, many rows."""
 
     def __str__(self) -> str:
         return f"products timed on {self.engine.num_threads} threads: engine, {self.engine}; trainer, {self.trainer}"
 
 
-def time_products(weights_OI: Sequence[Tensor], *, num_rows: int, with_gradients: bool) -> ProductTimes:  # fmt: skip
+def time_gemm(weights_OI: Sequence[Tensor], *, num_rows: int, with_gradients: bool) -> GemmTimes:  # fmt: skip
     """Multiply random rows by each weight, with each kind of product in turn.
 
     Args:
@@ -63,15 +63,15 @@ def time_products(weights_OI: Sequence[Tensor], *, num_rows: int, with_gradients
     """
     generator = torch.Generator().manual_seed(0)
     rows = {width: torch.randn(num_rows, width, generator=generator) for w in weights_OI for width in w.shape}  # fmt: skip
-    seconds: dict[Products, list[float]] = {kind: [] for kind in _KINDS}
+    seconds: dict[Gemm, list[float]] = {kind: [] for kind in _KINDS}
     for repeat in range(_REPEATS):
         for kind in _KINDS if repeat % 2 == 0 else reversed(_KINDS):
-            compute = Compute(products=kind)
+            compute = Compute(gemm=kind)
             start_s = perf_counter()
             for weight_OI in weights_OI:
                 _multiply(weight_OI, rows, compute, with_gradients=with_gradients)
             seconds[kind].append(perf_counter() - start_s)
-    return ProductTimes(
+    return GemmTimes(
         num_rows=num_rows,
         num_threads=torch.get_num_threads(),
         exact_s=min(seconds["exact"]),

@@ -40,7 +40,7 @@ class TorchBackend:
         """Any."""
         return tensor.is_floating_point()
 
-    # ------------------------------------------------------------ matrix products
+    # ------------------------------------------------------------ GEMMs
 
     def product(
         self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,
@@ -62,7 +62,7 @@ class TorchBackend:
 
     def _multiply(self, x_MI: Tensor, weight_OI: Tensor, out_MO: Tensor, compute: Compute) -> None:
         takes_any = self.tile is None and len(x_MI) % ROW_MULTIPLE == 0
-        if takes_any or compute.products == "blas":
+        if takes_any or compute.gemm == "blas":
             torch.mm(x_MI, weight_OI.t(), out=out_MO)
             return
         tile = self.tile or len(x_MI) + -len(x_MI) % ROW_MULTIPLE

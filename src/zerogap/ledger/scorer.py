@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from zerogap.errors import DataError
-from zerogap.kernels import Compute, Products
+from zerogap.kernels import Compute, Gemm
 from zerogap.models import CausalLM
 from zerogap.train import score_samples
 from zerogap.types import Sample
@@ -46,7 +46,7 @@ class ForwardScorer:
         live_version: Callable[[], int],
         micro_batch_tokens: int,
         history: WeightHistory | None = None,
-        products: Products = "exact",
+        gemm: Gemm = "exact",
     ) -> None:
         """A scorer that reads the current weights of ``model`` at each call.
 
@@ -55,10 +55,10 @@ class ForwardScorer:
             live_version: of its weights now.
             micro_batch_tokens: at most this many token rows in one forward pass.
             history: older versions of the trainer's weights; without it, tokens of older versions are unattributed.
-            products: GEMM kernels of the passes.
+            gemm: GEMM kernels of the passes.
         """
         self._model, self._live_version = model, live_version
-        self._micro_batch_tokens, self._compute = micro_batch_tokens, Compute(products=products)
+        self._micro_batch_tokens, self._compute = micro_batch_tokens, Compute(gemm=gemm)
         self._history = history
         self._old_model: CausalLM | None = None
         self._old_version: int | None = None

@@ -2,7 +2,7 @@
 
 There is no batch dimension: T tokens of any number of sequences stand in one row dimension, with their
 positions beside them, and only the ``Attention`` knows which rows belong together. Every other operation
-is a row-invariant kernel, so a token's hidden state does not depend on its company.
+is a batch-invariant kernel, so a token's hidden state does not depend on its company.
 
 With precision "bf16" parameters hold bf16 values (in fp32 tensors) and every operation rounds what it returns to
 bf16, up to the last norm; what a row is then exactly says ``docs/numerics.md``.
@@ -149,7 +149,7 @@ class CausalLM(nn.Module):
         )
 
     def gemm_shapes(self) -> set[tuple[int, int]]:
-        """(in, out) of every kind of matrix product in a forward pass; the head multiplies chunks of the vocabulary."""
+        """(in, out) of every kind of GEMM in a forward pass; the head multiplies chunks of the vocabulary."""
         limit = self._vocab_limit
         chunks = {min(kernels.VOCAB_CHUNK, limit), limit % kernels.VOCAB_CHUNK}
         head = {(self.config.hidden_size, size) for size in chunks if size}

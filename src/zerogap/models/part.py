@@ -26,7 +26,7 @@ class WeightSpec:
 
     rows: Mapping[str, int]
     """Hugging Face name within the layer, without ``.weight``, to a number of rows, in the parameter's order. Several
-    names make a fused parameter: one larger matrix product instead of three."""
+    names make a fused parameter: one larger GEMM instead of three."""
     columns: int | None = None
     """None: a vector."""
     has_bias: bool = False
@@ -83,7 +83,7 @@ class Part(ABC):
         """
 
     def gemm_shapes(self) -> Iterator[tuple[int, int]]:
-        """(in, out) of each matrix product with a weight; here every matrix is multiplied as a whole."""
+        """(in, out) of each GEMM with a weight; here every matrix is multiplied as a whole."""
         for spec in self.weights.values():
             if spec.columns is not None:
                 yield spec.columns, spec.shape[0]

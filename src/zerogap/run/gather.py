@@ -19,8 +19,8 @@ from zerogap.rollout import (
     run_async,
 )
 from zerogap.run.collectors import Collectors
-from zerogap.run.exercise import Exercise
 from zerogap.run.progress import show_generation
+from zerogap.run.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class DemonstrationGatherer:
 
 def build_gatherer(
     config: RunConfig,
-    exercise: Exercise,
+    workload: Workload,
     collectors: Callable[[], Collectors],
     *,
     spans: Spans,
@@ -136,17 +136,17 @@ def build_gatherer(
 
     Args:
         config: the recipe.
-        exercise: training prompts.
+        workload: training prompts.
         collectors: those of the engine that samples now.
         spans: times ``generate`` and ``reward``.
         progress: shows both.
     """
-    if exercise.answers is None:
+    if workload.answers is None:
         return CompletionGatherer(
-            exercise.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
+            workload.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
         )
     return DemonstrationGatherer(
-        exercise.stream, exercise.answers, num_prompts=config.rollout.prompts_per_step
+        workload.stream, workload.answers, num_prompts=config.rollout.prompts_per_step
     )
 
 

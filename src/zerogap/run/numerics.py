@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zerogap.errors import ConfigError
-from zerogap.kernels import Products, kernel_report
+from zerogap.kernels import Gemm, kernel_report
 from zerogap.run.policy import Policy
 
 NumericsChoice = Literal["exact", "fast"]
@@ -15,8 +15,8 @@ NumericsChoice = Literal["exact", "fast"]
 class Numerics:
     """The GEMM kernels of each side."""
 
-    engine: Products
-    trainer: Products
+    engine: Gemm
+    trainer: Gemm
     report: str
     """One line for people: kernels, and the result of the probe or the timing."""
 
@@ -36,7 +36,7 @@ def settle_numerics(
         ConfigError: "exact", but the kernels of this machine are not batch-invariant.
     """
     if numerics == "fast":
-        found = policy.fastest_products(engine_rows=engine_rows, trainer_rows=trainer_rows)
+        found = policy.fastest_gemm(engine_rows=engine_rows, trainer_rows=trainer_rows)
         return Numerics(
             engine=found.engine.fastest,
             trainer=found.trainer.fastest,

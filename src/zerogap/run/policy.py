@@ -15,11 +15,11 @@ from zerogap.errors import ModelError
 from zerogap.kernels import (
     PAGE_SIZE,
     VOCAB_CHUNK,
-    FastProducts,
-    Products,
-    RowProbe,
-    ensure_row_invariance,
-    time_products,
+    FastGemm,
+    Gemm,
+    InvarianceProbe,
+    ensure_batch_invariance,
+    time_gemm,
 )
 from zerogap.models import (
     CausalLM,
@@ -57,12 +57,12 @@ class Policy:
         known = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
         self.model.limit_vocabulary(known)
 
-    def probe(self) -> RowProbe:
+    def probe(self) -> InvarianceProbe:
         """Make GEMM rows keep their bits on this model's own shapes, and say whether they do."""
-        return ensure_row_invariance(self.model.gemm_shapes())
+        return ensure_batch_invariance(self.model.gemm_shapes())
 
-    def fastest_products(self, *, engine_rows: int, trainer_rows: int) -> FastProducts:
-        """Time both kinds of matrix products on this model's own weights, for each side's number of rows.
+    def fastest_gemm(self, *, engine_rows: int, trainer_rows: int) -> FastGemm:
+        """Time both kinds of GEMMs on this model's own weights, for each side's number of rows.
 
         Args:
             engine_rows: of a decode step (``engine.max_running``).
@@ -71,10 +71,10 @@ class Policy:
         matrices = [p.detach() for p in self.model.layers[:_PROBED_LAYERS].parameters() if p.dim() == 2]  # fmt: skip
         head = self.model.head_weight.detach()[: min(VOCAB_CHUNK, self.vocab_limit)]
         per_layer = len(matrices) // min(_PROBED_LAYERS, len(self.model.layers))
-        return FastProducts(
-            engine=time_products([*matrices, head], num_rows=engine_rows, with_gradients=False),
+        return FastGemm(
+            engine=time_gemm([*matrices, head], num_rows=engine_rows, with_gradients=False),
             # Many rows compute for longer than weights take to come: one layer says as much as several.
-            trainer=time_products(
+            trainer=time_gemm(
                 [*matrices[:per_layer], head],
                 num_rows=min(_PROBED_ROWS, trainer_rows),
                 with_gradients=True,
@@ -86,7 +86,7 @@ class Policy:
         limits: EngineConfig,
         *,
         model: CausalLM | None = None,
-        products: Products = "exact",
+        gemm: Gemm = "exact",
         seed: int = 0,
         weight_version: int = 0,
     ) -> Engine:
@@ -99,7 +99,7 @@ class Policy:
             prefix_cache=limits.prefix_cache,
             eos_token_ids=self.eos_token_ids,
             detokenizer=self.detokenize,
-            products=products,
+            gemm=gemm,
             weight_version=weight_version,
             seed=seed,
         )

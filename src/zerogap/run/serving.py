@@ -12,7 +12,7 @@ from zerogap.config import EngineConfig
 from zerogap.engine import AsyncEngine, EngineStats
 from zerogap.errors import ConfigError
 from zerogap.foreign import TransformersGenerator
-from zerogap.kernels import Products, round_bf16
+from zerogap.kernels import Gemm, round_bf16
 from zerogap.models import Precision
 from zerogap.rollout import Generator
 from zerogap.run.policy import Policy
@@ -78,7 +78,7 @@ def build_serving(
     config: EngineConfig,
     versions: WeightVersions,
     *,
-    products: Products = "exact",
+    gemm: Gemm = "exact",
     lag: int,
     seed: int,
     needed: Collection[Capability] = (),
@@ -90,7 +90,7 @@ def build_serving(
         policy: the trainer's model and its tokenizer.
         config: which engine, its precision and its limits.
         versions: gets the digest of every version that is served.
-        products: which matrix products its passes use.
+        gemm: GEMM kernels of its passes.
         lag: versions that the engine stays behind.
         seed: of the engine's own noise.
         needed: what the recipe asks of whoever samples.
@@ -101,7 +101,7 @@ def build_serving(
     """
     own = policy.model.precision
     precision: Precision = own if config.dtype is None else config.dtype
-    evaluator = AsyncEngine(policy.engine(config, products=products, seed=seed))
+    evaluator = AsyncEngine(policy.engine(config, gemm=gemm, seed=seed))
     if config.backend == "zerogap" and precision == own and not lag:
         publisher = Publisher(SharedWeights(policy.model), evaluator, versions)
         return Serving(
@@ -109,7 +109,7 @@ def build_serving(
         )
     if history is None and lag:
         history = WeightHistory(lag + 1)
-    engine = _copying_engine(policy, config, precision, products, seed)
+    engine = _copying_engine(policy, config, precision, gemm, seed)
     if missing := set(needed) - engine.capabilities:
         msg = f'engine.backend = {config.backend!r} lacks what this recipe asks of its engine: {", ".join(sorted(missing))}; leave that out of rollout.sampling, or set engine.backend = "zerogap"'
         raise ConfigError(msg)
@@ -124,7 +124,7 @@ def build_serving(
 
 
 def _copying_engine(
-    policy: Policy, config: EngineConfig, precision: Precision, products: Products, seed: int
+    policy: Policy, config: EngineConfig, precision: Precision, gemm: Gemm, seed: int
 ) -> RolloutEngine:
     if config.backend == "transformers":
         return TransformersGenerator(
@@ -136,4 +136,4 @@ def _copying_engine(
             seed=seed,
         )
     copied = policy.model.copied(precision=precision)
-    return AsyncEngine(policy.engine(config, model=copied, products=products, seed=seed))
+    return AsyncEngine(policy.engine(config, model=copied, gemm=gemm, seed=seed))

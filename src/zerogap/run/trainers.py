@@ -2,15 +2,13 @@
 
 from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig
 from zerogap.errors import DataError, ModelError
-from zerogap.kernels import Products
+from zerogap.kernels import Gemm
 from zerogap.run.policy import Policy, load_policy
 from zerogap.run.versions import StepSettings
 from zerogap.train import NativeTrainer, Teacher
 
 
-def build_trainer(
-    config: RunConfig, policy: Policy, *, products: Products = "exact"
-) -> NativeTrainer:
+def build_trainer(config: RunConfig, policy: Policy, *, gemm: Gemm = "exact") -> NativeTrainer:
     """The recipe's trainer of the policy's model at step 0, with whatever frozen models its loss needs."""
     reference = None
     if config.loss.needs_reference:
@@ -20,7 +18,7 @@ def build_trainer(
         config.train,
         config.loss,
         total_steps=config.run.steps,
-        products=products,
+        gemm=gemm,
         corrections=config.corrections,
         reference=reference,
         teacher=_load_teacher(config.loss, policy),
@@ -42,7 +40,7 @@ def _load_teacher(loss: LossConfig, policy: Policy) -> Teacher | None:
 def settings_of_recipe(config: RunConfig) -> StepSettings:
     """How a step trains while nothing was timed and no remedy taken."""
     return StepSettings(
-        products="exact", is_exact=config.numerics == "exact", corrections=config.corrections
+        gemm="exact", is_exact=config.numerics == "exact", corrections=config.corrections
     )
 
 

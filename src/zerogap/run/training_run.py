@@ -30,13 +30,12 @@ from zerogap.run.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from zerogap.run.exercise import Exercise
+from zerogap.run.components import Components
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer, build_shapings
 from zerogap.run.machine import return_free_memory
-from zerogap.run.machines import Machines
 from zerogap.run.messages import (
     describe_failures,
     describe_sharing,
@@ -54,6 +53,7 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
     with_rates,
 )
+from zerogap.run.workload import Workload
 from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
 from zerogap.types import exclusion_reason
@@ -91,9 +91,9 @@ class TrainingRun:
             policy = load_policy(self.config.model, seed=self.config.run.seed)
         if warning := warning_of_truncation(self.config.rollout.sampling.params()):
             self._console.print(warning)
-        self.machines = Machines(self.config, policy, say=self._say)
-        self._open.callback(lambda: self.machines.serving.close())
-        self.exercise = self._open.enter_context(Exercise(self.config, policy))
+        self.components = Components(self.config, policy, say=self._say)
+        self._open.callback(lambda: self.components.serving.close())
+        self.workload = self._open.enter_context(Workload(self.config, policy))
         self._describe()
         resumed_step = self._load()
         self._open_files(-1 if resumed_step is None else resumed_step)
@@ -106,12 +106,12 @@ class TrainingRun:
     @property
     def step_number(self) -> int:
         """Steps done; the version of the trainer's weights, too: one a step."""
-        return self.machines.version
+        return self.components.version
 
     @property
     def engine(self) -> RolloutEngine:
         """Who samples now."""
-        return self.machines.serving.engine
+        return self.components.serving.engine
 
     @property
     def is_finished(self) -> bool:
@@ -132,7 +132,7 @@ class TrainingRun:
             MismatchError: the gap stays above the budget and no remedy is left; the step is saved.
         """
         step, metrics = self.step_number + 1, StepMetrics()
-        prompts_before = self.exercise.stream.state_dict()
+        prompts_before = self.workload.stream.state_dict()
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
             try:
@@ -140,7 +140,7 @@ class TrainingRun:
                 trained = self._train(step, gathered.trained, metrics)
                 self._finish_audit(audit, gathered.trained, trained, metrics)
             except NumericsError as error:
-                self.exercise.stream.load_state_dict(prompts_before)
+                self.workload.stream.load_state_dict(prompts_before)
                 self._give_up(step, gathered.trained, error)
                 raise
             self._publish(step)
@@ -162,21 +162,21 @@ class TrainingRun:
         before = self.engine.stats
         gathered = self._gatherer(step, metrics)
         samples = gathered.trained.samples
-        self.machines.versions.admit(samples)
+        self.components.versions.admit(samples)
         if gathered.note:
             self._console.print(gathered.note)
         add_engine_metrics(metrics, gathered.drawn.samples, before, self.engine.stats)
         add_rollout_metrics(metrics, gathered.drawn.samples)
-        add_staleness(metrics, samples, self.machines.version)
+        add_staleness(metrics, samples, self.components.version)
         # Keys and values are of no use to the next weights, and their memory is of use to the backward pass.
         self.engine.release_memory_occupation()
         return gathered
 
     def _start_audit(self, step: int, rollouts: Rollouts) -> StartedAudit:
         """The ledger measures before any weight moves."""
-        machines = self.machines
+        components = self.components
         with self.files.spans.span("audit"):
-            return machines.ledger.start(rollouts.samples, step=step, version=machines.version)
+            return components.ledger.start(rollouts.samples, step=step, version=components.version)
 
     def _finish_audit(
         self,
@@ -195,7 +195,7 @@ class TrainingRun:
         metrics.add_all(entry.metrics())
 
     def _train(self, step: int, rollouts: Rollouts, metrics: StepMetrics) -> TrainMetrics | None:
-        samples, machines = rollouts.samples, self.machines
+        samples, components = rollouts.samples, self.components
         if all(exclusion_reason(sample) is not None for sample in samples):
             self._say(
                 f"step {step}: no sample can train ({describe_failures(rollouts)}); the weights stay"
@@ -207,8 +207,8 @@ class TrainingRun:
         ):
             # Until the next publish, an engine that shares the weights must not sample from half of an update.
             self.engine.begin_weight_update()
-            trainer, show = machines.trainer, show_training(phase)
-            plan = trainer.plan(samples, exact_version=machines.exact_version, on_progress=show)
+            trainer, show = components.trainer, show_training(phase)
+            plan = trainer.plan(samples, exact_version=components.exact_version, on_progress=show)
             trained = trainer.step(plan, on_progress=show)
             return_free_memory()
         add_train_metrics(metrics, trained)
@@ -224,13 +224,13 @@ class TrainingRun:
     def _publish(self, step: int) -> None:
         """The engine serves the trainer's weights, and both agree on what they are."""
         with self.files.spans.span("publish"):
-            self.machines.version = step
-            published = self.machines.serving.publish(step)
+            self.components.version = step
+            published = self.components.serving.publish(step)
             self.files.versions.record(
                 step=step,
                 weight_version=step,
                 fingerprint=published.fingerprint,
-                settings=self.machines.settings if step else None,
+                settings=self.components.settings if step else None,
             )
             self.engine.resume_memory_occupation()
 
@@ -256,7 +256,7 @@ class TrainingRun:
         if self.config.obs.rollouts_every:
             # Whether they are due or not: the alarm's command reads them.
             self._save_rollouts(step, rollouts, None)
-        if self.machines.trainer.is_torn:
+        if self.components.trainer.is_inconsistent:
             self._console.print(
                 f"step {step} failed after the first of its updates, so the weights are of no step and are not saved; "
                 "the same command goes on from the last checkpoint"
@@ -268,9 +268,9 @@ class TrainingRun:
     # ------------------------------------------------------------ evaluation
 
     def _evaluate(self, metrics: StepMetrics) -> None:
-        serving, total = self.machines.serving, self.exercise.evaluation.num_completions
+        serving, total = self.components.serving, self.workload.evaluation.num_completions
         if serving.is_copy:
-            version = self.machines.version
+            version = self.components.version
             serving.evaluator.call(lambda engine: engine.set_weight_version(version)).result()
             serving.evaluator.resume_memory_occupation()
         with (
@@ -279,8 +279,8 @@ class TrainingRun:
                 f"step {self.step_number}: evaluate", total=total, unit="completions"
             ) as phase,
         ):
-            self.exercise.evaluation.run(
-                self.exercise.collectors(serving.evaluator),
+            self.workload.evaluation.run(
+                self.workload.collectors(serving.evaluator),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
@@ -312,30 +312,30 @@ class TrainingRun:
 
     def _parts(self) -> list[CheckpointPart]:
         """What a resumed run has before its files are open."""
-        machines = self.machines
+        components = self.components
         return [
-            WeightsPart(machines.policy.model),
-            machines.trainer,
-            OlderWeights(machines.serving.history, machines.version),
-            JsonPart("prompts", self.exercise.stream),
-            JsonPart("versions", machines.versions),
+            WeightsPart(components.policy.model),
+            components.trainer,
+            OlderWeights(components.serving.history, components.version),
+            JsonPart("prompts", self.workload.stream),
+            JsonPart("versions", components.versions),
         ]
 
     def _later_parts(self) -> list[CheckpointPart]:
         """What goes on writing to them, or changes the machines."""
-        return [JsonPart("oversight", self._oversight), JsonPart("adaptations", self.machines)]
+        return [JsonPart("oversight", self._oversight), JsonPart("adaptations", self.components)]
 
     def _load(self) -> int | None:
         """The step of the newest checkpoint, after which everything is as it was; None if the run begins."""
-        latest, machines = self.folder.latest_checkpoint(), self.machines
+        latest, components = self.folder.latest_checkpoint(), self.components
         if latest is None:
             return None
-        machines.version = self._checkpointed_step = load_checkpoint(latest, self._parts())
-        return machines.version
+        components.version = self._checkpointed_step = load_checkpoint(latest, self._parts())
+        return components.version
 
     def _resume(self, step: int) -> None:
         load_checkpoint(self.folder.checkpoint(step), self._later_parts())
-        self.machines.serving.publish(step)
+        self.components.serving.publish(step)
         self._say(f"resumed {self.folder.path} after step {step}")
 
     def announce_interrupt(self) -> None:
@@ -350,7 +350,7 @@ class TrainingRun:
             self._checkpoint()
         if self.is_finished:
             with self.files.spans.span("export"):
-                export_policy(self.machines.policy, self.folder.export)
+                export_policy(self.components.policy, self.folder.export)
         took = format_duration(monotonic_s() - self._began_s)
         if self.is_finished:
             self._console.print(
@@ -364,18 +364,18 @@ class TrainingRun:
         self._write_report()
 
     def _write_report(self) -> None:
-        detokenize = self.machines.policy.detokenize
+        detokenize = self.components.policy.detokenize
         path = write_report(self.folder.path, decode_token=lambda i: detokenize([i], False))
         self._console.print(f"report: {path}")
 
     # ------------------------------------------------------------ setting up
 
     def _describe(self) -> None:
-        policy = self.machines.policy
+        policy = self.components.policy
         num_parameters = sum(p.numel() for p in policy.model.parameters())
         self._say(
             f"policy: {num_parameters / 1e6:.1f} M parameters, vocabulary {policy.vocab_limit:,}; "
-            f"prompts: {len(self.exercise.items)} to train, {len(self.exercise.evaluation.items)} held out; folder: {self.folder.path}"
+            f"prompts: {len(self.workload.items)} to train, {len(self.workload.evaluation.items)} held out; folder: {self.folder.path}"
         )
 
     def _open_files(self, resumed_step: int) -> None:
@@ -386,14 +386,14 @@ class TrainingRun:
         self._oversight = Oversight(
             Watch(config.watch, self.folder.path),
             BudgetController(config.mismatch),
-            self.machines,
+            self.components,
             file=self.files.alarms,
             say=self._console.print,
         )
         self._gatherer = build_gatherer(
             config,
-            self.exercise,
-            lambda: self.exercise.collectors(self.engine, build_shapings(config)),
+            self.workload,
+            lambda: self.workload.collectors(self.engine, build_shapings(config)),
             spans=self.files.spans,
             progress=self._progress,
         )
@@ -403,7 +403,9 @@ class TrainingRun:
     def _report(self, metrics: StepMetrics) -> None:
         add_times(metrics, self.files.spans.take_totals())
         metrics.add("memory/peak_bytes", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-        self.files.write_step(self.step_number, self.machines.version, with_rates(metrics.reduce()))
+        self.files.write_step(
+            self.step_number, self.components.version, with_rates(metrics.reduce())
+        )
 
     def _say(self, text: str) -> None:
         if not self._is_quiet:

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerogap.config import CorrectionsConfig
 from zerogap.errors import CheckpointError
-from zerogap.kernels import Products
+from zerogap.kernels import Gemm
 from zerogap.obs import JsonlFile, read_jsonl
 
 
@@ -18,7 +18,7 @@ from zerogap.obs import JsonlFile, read_jsonl
 class StepSettings:
     """Settings of a step that the recipe does not decide: GEMM kernels timed at the start, and changes by remedies."""
 
-    products: Products
+    gemm: Gemm
     """The trainer's GEMM kernels."""
     is_exact: bool
     """Whether the engine's log-probs counted as the trainer's."""
@@ -27,13 +27,13 @@ class StepSettings:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         corrections = self.corrections.model_dump(mode="json", exclude_defaults=True)
-        return {"products": self.products, "is_exact": self.is_exact, "corrections": corrections}
+        return {"gemm": self.gemm, "is_exact": self.is_exact, "corrections": corrections}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "StepSettings":
         """The inverse of ``to_json``."""
         return cls(
-            products=values["products"],
+            gemm=values["gemm"],
             is_exact=values["is_exact"],
             corrections=CorrectionsConfig.model_validate(values["corrections"]),
         )

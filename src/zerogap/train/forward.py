@@ -39,7 +39,7 @@ class PackedAttention:
 
 
 @dataclass(frozen=True)
-class Questions:
+class HeadInputs:
     """What the head is asked: siblings that go on from one row with one token ask the same, and it is answered once."""
 
     hidden_UD: Tensor
@@ -69,7 +69,7 @@ def score_micro_batch(
         compute: how.
         recompute: keep only each layer's input for the backward pass.
     """
-    asked = ask(model, micro_batch, samples, compute=compute, recompute=recompute)
+    asked = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
     log_prob_U, entropy_U = log_probs(
         asked.hidden_UD, model.head, asked.target_U, asked.temperature_U, compute=compute
     )
@@ -97,7 +97,7 @@ def score_candidates(
         compute: how.
         recompute: keep only each layer's input for the backward pass.
     """
-    asked = ask(model, micro_batch, samples, compute=compute, recompute=recompute)
+    asked = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
     candidates = to_device(candidates_RK, asked.first_U.device).index_select(0, asked.first_U)
     ids_UK1 = torch.cat([asked.target_U[:, None], candidates], 1)
     found_UK1, entropy_U = log_probs_of(
@@ -121,14 +121,14 @@ def hidden_rows(
     )
 
 
-def ask(
+def forward_to_head(
     model: CausalLM,
     micro_batch: MicroBatch,
     samples: Sequence[Sample],
     *,
     compute: Compute = PLAIN,
     recompute: bool = False,
-) -> Questions:
+) -> HeadInputs:
     """The model's pass over the rows of a micro-batch, up to the head."""
     hidden_TD = hidden_rows(model, micro_batch, compute=compute, recompute=recompute)
     row_R, target_R = micro_batch.source_row_R, micro_batch.target_R
@@ -138,7 +138,7 @@ def ask(
     row_U, target_U, temperature_U, first, place = (
         to_device(column, hidden_TD.device) for column in columns
     )
-    return Questions(hidden_TD.index_select(0, row_U), target_U, temperature_U, first, place)
+    return HeadInputs(hidden_TD.index_select(0, row_U), target_U, temperature_U, first, place)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, DataError
-from zerogap.kernels import Compute, Products
+from zerogap.kernels import Compute, Gemm
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepColumns, StepMeter
 from zerogap.train.critic import Critic
@@ -58,7 +58,7 @@ class NativeTrainer:
         loss: LossConfig,
         *,
         total_steps: int,
-        products: Products = "exact",
+        gemm: Gemm = "exact",
         corrections: CorrectionsConfig = _NONE,
         reference: CausalLM | None = None,
         teacher: Teacher | None = None,
@@ -70,7 +70,7 @@ class NativeTrainer:
             config: optimizer and packing.
             loss: objective.
             total_steps: steps of the run, for the schedule.
-            products: which matrix products its passes use.
+            gemm: GEMM kernels of its passes.
             corrections: of samples that another policy drew.
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
             teacher: given exactly when the loss is distillation.
@@ -79,7 +79,7 @@ class NativeTrainer:
         self.model, self._config, self._loss = model, config, loss
         self._total_steps = total_steps
         self._num_steps = 0
-        self.is_torn = False
+        self.is_inconsistent = False
         """See ``Trainer``."""
         self.critic = (
             Critic(model, loss.critic, config) if isinstance(loss, PPOLossConfig) else None
@@ -98,14 +98,14 @@ class NativeTrainer:
             teacher=teacher,
             critic=self.critic,
             config=config,
-            compute=Compute(products=products),
+            compute=Compute(gemm=gemm),
         )
         self._meter = StepMeter()
         self.use_corrections(corrections)
 
-    def use_products(self, products: Products) -> None:
+    def use_gemm(self, gemm: Gemm) -> None:
         """Multiply matrices with these, from the next pass on."""
-        self._passes = replace(self._passes, compute=Compute(products=products))
+        self._passes = replace(self._passes, compute=Compute(gemm=gemm))
 
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
         """See ``Trainer``."""
@@ -148,12 +148,12 @@ class NativeTrainer:
             if plan.trains_policy:
                 with meter.spans.span("optimizer"):
                     grad_norms.append(self._optimizer.update(learning_rate))
-                self.is_torn = True
+                self.is_inconsistent = True
             if self.critic is not None:
                 critic_updates.append(
                     self.critic.update(plan, batches.all, meter, compute=self._passes.compute)
                 )
-                self.is_torn = True
+                self.is_inconsistent = True
         self._num_steps += 1
         metrics = summarise(
             plan,
@@ -168,7 +168,7 @@ class NativeTrainer:
             max_rows=self._config.micro_batch_tokens,
             seconds=meter.spans.take_totals(),
         )
-        self.is_torn, self._meter = False, StepMeter()
+        self.is_inconsistent, self._meter = False, StepMeter()
         return metrics
 
     def gradient(

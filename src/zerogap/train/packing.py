@@ -88,15 +88,15 @@ def pack_members(
 class UpdateBatches:
     """An update's micro-batches."""
 
-    learning: list[MicroBatch]
+    with_gradient: list[MicroBatch]
     """Forward and backward."""
-    watching: list[MicroBatch]
+    without_gradient: list[MicroBatch]
     """Forward only."""
 
     @property
     def all(self) -> list[MicroBatch]:
         """Both."""
-        return self.learning + self.watching
+        return self.with_gradient + self.without_gradient
 
 
 def _rows_needed(sample: Sample, target_L: np.ndarray) -> int:

@@ -56,8 +56,8 @@ class Passes:
         members = [plan.is_member_B(number) for number in range(plan.num_updates)]
         return [
             UpdateBatches(
-                learning=self.pack(plan.samples, is_in_B & plan.learns_B, meter),
-                watching=self.pack(plan.samples, is_in_B & ~plan.learns_B, meter),
+                with_gradient=self.pack(plan.samples, is_in_B & plan.learns_B, meter),
+                without_gradient=self.pack(plan.samples, is_in_B & ~plan.learns_B, meter),
             )
             for is_in_B in members
         ]

@@ -57,12 +57,12 @@ class PolicyGradient:
 
     def _accumulate(self, batches: UpdateBatches, *, is_first: bool) -> float:
         total = 0.0
-        for batch in batches.watching:
+        for batch in batches.without_gradient:
             with torch.no_grad():
                 loss, _, _ = self._forward(batch, is_first=is_first)
             total += loss
             self._meter.advance("update", batch)
-        for batch in batches.learning:
+        for batch in batches.with_gradient:
             loss, answers, gradients = self._forward(batch, is_first=is_first)
             with self._meter.spans.span("backward"):
                 hand_back(answers, gradients)

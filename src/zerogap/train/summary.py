@@ -57,7 +57,7 @@ def summarise(
     tokens = plan.tokens
     has_old_S = tokens.trains_S & ~np.isnan(columns.old_log_probs_S)
     batches = [batch for update in updates for batch in update.all]
-    watching = [batch for update in updates for batch in update.watching]
+    without_gradient = [batch for update in updates for batch in update.without_gradient]
     num_rows = sum(batch.num_rows for batch in batches)
     moved = _against_the_engine(tokens, columns.log_probs_S)
     return TrainMetrics(
@@ -86,7 +86,7 @@ def summarise(
         num_loss_tokens=int(tokens.trains_S.sum()),
         num_micro_batches=len(batches),
         num_rows=num_rows,
-        num_rows_without_gradient=sum(batch.num_rows for batch in watching),
+        num_rows_without_gradient=sum(batch.num_rows for batch in without_gradient),
         num_rows_saved=sum(batch.num_rows_saved for batch in batches),
         num_rows_repeated=sum(batch.num_rows_repeated for batch in batches),
         micro_batch_fill=num_rows / (len(batches) * max_rows),

@@ -13,7 +13,7 @@ import torch
 from zerogap.errors import ConfigError
 from zerogap.kernels import PLAIN, Compute, to_host, top_k_log_probs
 from zerogap.models import CausalLM
-from zerogap.train.forward import ask, scores
+from zerogap.train.forward import forward_to_head, scores
 from zerogap.train.packing import MicroBatch
 from zerogap.types import Sample
 
@@ -66,7 +66,10 @@ class Teacher:
 
         With fewer ids than ``k`` in the vocabulary, all of them.
         """
-        asked, head = ask(self._model, micro_batch, samples, compute=compute), self._model.head
+        asked, head = (
+            forward_to_head(self._model, micro_batch, samples, compute=compute),
+            self._model.head,
+        )
         ids_UK, log_probs_UK = top_k_log_probs(
             asked.hidden_UD,
             head,

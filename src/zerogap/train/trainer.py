@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from zerogap.config.corrections import CorrectionsConfig
-from zerogap.kernels import Products
+from zerogap.kernels import Gemm
 from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.plan import StepPlan
 from zerogap.types import Sample
@@ -24,11 +24,11 @@ class Trainer(Protocol):
     """Of its part of a checkpoint."""
 
     @property
-    def is_torn(self) -> bool:
+    def is_inconsistent(self) -> bool:
         """A step failed after one of its updates was applied: weights and state are of no step, and not to be saved."""
         ...
 
-    def use_products(self, products: Products) -> None:
+    def use_gemm(self, gemm: Gemm) -> None:
         """Multiply matrices with these, from the next pass on."""
         ...
 
@@ -72,7 +72,7 @@ class Trainer(Protocol):
             on_progress: called after each micro-batch; counts on from those of ``plan``.
 
         Raises:
-            NumericsError: a log-prob or the gradient is not finite; names the record or the parameter. See ``is_torn``.
+            NumericsError: a log-prob or the gradient is not finite; names the record or the parameter. See ``is_inconsistent``.
         """
         ...
 

@@ -138,8 +138,8 @@ def test_rollouts_that_were_changed_give_other_weights_and_that_is_noticed(
         rewind(run, 2, progress=QUIET)
 
 
-AS_RECIPE = StepSettings(products="exact", is_exact=True, corrections=CorrectionsConfig())
-BLAS = replace(AS_RECIPE, products="blas")
+AS_RECIPE = StepSettings(gemm="exact", is_exact=True, corrections=CorrectionsConfig())
+BLAS = replace(AS_RECIPE, gemm="blas")
 WEIGHED = replace(AS_RECIPE, corrections=CorrectionsConfig(weight=WeightCorrection()))
 
 

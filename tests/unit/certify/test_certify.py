@@ -7,7 +7,7 @@ from zerogap.certify import certify
 from zerogap.certify.certify import describe_probe
 from zerogap.certify.probe_batch import probe_requests
 from zerogap.errors import ConfigError, NumericsError
-from zerogap.kernels import RowProbe
+from zerogap.kernels import InvarianceProbe
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
 from zerogap.train.forward import PackedAttention
@@ -58,7 +58,7 @@ def test_sides_that_are_not_alike_are_refused_before_anything_is_loaded(engine):
 
 
 def test_a_probe_that_failed_says_where():
-    report = describe_probe(RowProbe(2, 6, ((32, 64, 8),)), 16)
+    report = describe_probe(InvarianceProbe(2, 6, ((32, 64, 8),)), 16)
     assert "NOT batch-invariant (1 failures on 6 shapes: 32x64 at 8 rows)" in report
 
 

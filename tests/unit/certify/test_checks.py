@@ -100,7 +100,7 @@ def test_a_trainer_that_multiplies_with_a_blas_is_noticed():
     wide = TINY_POLICY["init"] | {"hidden_size": 320, "intermediate_size": 640}
     config = run_config(model=TINY_POLICY | {"init": wide})
     policy = load_policy(config.model, seed=0)
-    with_blas = Checks(Subjects(policy=policy, config=config, trainer_products="blas"))
+    with_blas = Checks(Subjects(policy=policy, config=config, trainer_gemm="blas"))
     found = {promise: check(Phase()) for promise, _, check in with_blas.all() if promise in (1, 2)}
     assert not found[1].is_kept
     assert "ratios to the engine's log-probs lie in" in found[1].figure

@@ -54,16 +54,16 @@ def test_from_eight_rows_on_the_last_tile_is_filled_with_rows_that_nobody_sees(n
     assert rows.page_table_BP.shape == (padded, 16)
 
 
-def decoding(num_tokens, pages, lineage):
+def decoding(num_tokens, pages, branch):
     made = sequence(num_tokens, pages=pages, num_computed=num_tokens - 1)
-    made.lineage = lineage
+    made.branch = branch
     return made
 
 
 def test_twins_share_a_row_and_each_has_its_key_and_value_on_its_own_pages():
     plan = StepPlan(100)
-    for pages, lineage in (([3], 7), ([4], 8), ([5], 7), ([6], 0), ([9], 0), ([8], 7)):
-        plan.add(decoding(6, pages, lineage), 1)
+    for pages, branch in (([3], 7), ([4], 8), ([5], 7), ([6], 0), ([9], 0), ([8], 7)):
+        plan.add(decoding(6, pages, branch), 1)
     batch = build_batch(plan)
     assert plan.budget == 100 - 4
     assert (batch.rows.row_position_T >= 0).sum() == 4

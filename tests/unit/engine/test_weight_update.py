@@ -80,14 +80,14 @@ def test_written_weights_are_generated_with_also_by_recorded_passes():
     for _ in range(3):
         engine.generate([request(n=4)])
     expected = reported(tiny_engine(theirs).generate([request(n=4)]))
-    num_repeated = engine._runner._programs.num_repeated
+    num_repeated = engine._runner._graphs.num_repeated
     with planted_fault("the weights are not sent"):
         EXACT.check(reported(engine.generate([request(n=4)])), expected)
     engine.begin_weight_update()
     engine.write_weights(named_weights(theirs).items())
     engine.end_weight_update(1)
     EXACT.check(reported(engine.generate([request(n=4)])), expected)
-    assert engine._runner._programs.num_repeated > num_repeated > 0
+    assert engine._runner._graphs.num_repeated > num_repeated > 0
     assert engine.digest() == digest_weights(named_weights(theirs))
 
 

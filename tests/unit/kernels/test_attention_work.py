@@ -10,8 +10,8 @@ from helpers.tolerance import EXACT
 
 from zerogap.errors import KernelError
 from zerogap.kernels import PAGE_SIZE, AttentionPlan, packed_attention, paged_attention
+from zerogap.kernels.graph import Arena, record
 from zerogap.kernels.native import native
-from zerogap.kernels.program import Arena, record
 
 pytestmark = pytest.mark.skipif(native.library is None, reason="no native kernels here")
 

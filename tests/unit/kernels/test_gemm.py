@@ -1,4 +1,4 @@
-"""Our own matrix product: right to fp32, and a row has the same bits beside any others."""
+"""Our own GEMM: right to fp32, and a row has the same bits beside any others."""
 
 import pytest
 import torch

@@ -134,11 +134,11 @@ def _has(*flags):
 def test_every_width_of_vector_gives_the_same_bits(tmp_path, monkeypatch):
     """AVX2 in two halves, and plain loops, against what this machine runs (AVX-512 if it has it).
 
-    Plain loops have no matrix product of their own, so that all use the BLAS for that comparison.
+    Plain loops have no GEMM of their own, so that all use the BLAS for that comparison.
     """
-    machines = {"avx2": ["-march=haswell"], "loops": ["-march=haswell", "-mno-avx2"]}
+    components = {"avx2": ["-march=haswell"], "loops": ["-march=haswell", "-mno-avx2"]}
     with ThreadPoolExecutor() as pool:
-        builds = [pool.submit(compiled, tmp_path, name, *m) for name, m in machines.items()]
+        builds = [pool.submit(compiled, tmp_path, name, *m) for name, m in components.items()]
         avx2, loops = (b.result() for b in builds)
     expected = everything()
     with running_library(avx2):

@@ -1,7 +1,7 @@
 import torch
 from helpers.kernel_paths import running_on
 
-from zerogap.kernels import ensure_row_invariance, kernel_report, probe_row_invariance
+from zerogap.kernels import ensure_batch_invariance, kernel_report, probe_batch_invariance
 from zerogap.kernels import probe as probe_module
 from zerogap.kernels.constants import FIXED_TILE
 from zerogap.kernels.linear import linear
@@ -19,7 +19,7 @@ def rows_that_know_their_place(x, weight, bias=None):
 
 
 def test_gemm_rows_keep_their_bits_on_this_machine():
-    probe = probe_row_invariance(SHAPES)
+    probe = probe_batch_invariance(SHAPES)
     assert probe.is_exact
     assert probe.failures == ()
     assert probe.num_threads == torch.get_num_threads()
@@ -28,7 +28,7 @@ def test_gemm_rows_keep_their_bits_on_this_machine():
 def test_a_row_that_knows_its_batch_or_its_place_is_reported_with_its_shape(monkeypatch):
     for planted in (rows_that_know_their_batch, rows_that_know_their_place):
         monkeypatch.setattr(probe_module, "linear", planted)
-        probe = probe_row_invariance([(64, 48)])
+        probe = probe_batch_invariance([(64, 48)])
         assert not probe.is_exact
         assert {(num_in, num_out) for num_in, num_out, _rows in probe.failures} == {(64, 48)}
         assert len(probe.failures) >= 8
@@ -36,7 +36,7 @@ def test_a_row_that_knows_its_batch_or_its_place_is_reported_with_its_shape(monk
 
 def test_the_probe_leaves_the_random_stream_alone():
     before = torch.get_rng_state()
-    probe_row_invariance([(8, 8)])
+    probe_batch_invariance([(8, 8)])
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -51,21 +51,21 @@ class NeedsTiles(NativeKernels):
 def test_where_rows_depend_on_their_number_a_fixed_tile_is_chosen_and_reported(monkeypatch):
     monkeypatch.setattr(native, "__class__", NeedsTiles)
     monkeypatch.setattr(native, "tile", None)
-    assert not probe_row_invariance([(64, 48)]).is_exact
-    assert ensure_row_invariance([(64, 48)]).is_exact
+    assert not probe_batch_invariance([(64, 48)]).is_exact
+    assert ensure_batch_invariance([(64, 48)]).is_exact
     assert native.tile == FIXED_TILE
     assert f"tiles of {FIXED_TILE}" in kernel_report()
 
 
 def test_where_rows_keep_their_bits_no_tile_is_used():
-    assert ensure_row_invariance(iter(SHAPES)).is_exact
+    assert ensure_batch_invariance(iter(SHAPES)).is_exact
     assert native.tile is None
 
 
 def test_a_machine_that_cannot_be_exact_says_so(monkeypatch):
     monkeypatch.setattr(probe_module, "linear", rows_that_know_their_batch)
     monkeypatch.setattr(native, "tile", None)
-    assert not ensure_row_invariance([(64, 48)]).is_exact
+    assert not ensure_batch_invariance([(64, 48)]).is_exact
 
 
 def test_the_report_names_the_path_and_the_threads():

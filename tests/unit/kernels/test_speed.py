@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from zerogap.kernels import FastProducts, ProductTimes, speed, time_products
+from zerogap.kernels import FastGemm, GemmTimes, speed, time_gemm
 
 
 def times(exact_s, blas_s, num_rows=8):
-    return ProductTimes(num_rows=num_rows, num_threads=2, exact_s=exact_s, blas_s=blas_s)
+    return GemmTimes(num_rows=num_rows, num_threads=2, exact_s=exact_s, blas_s=blas_s)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_a_blas_has_to_be_clearly_faster(blas_s, expected):
 
 
 def test_the_report_says_what_was_timed_and_what_is_taken():
-    report = str(FastProducts(engine=times(0.0126, 0.0229, 64), trainer=times(0.2, 0.1, 512)))
+    report = str(FastGemm(engine=times(0.0126, 0.0229, 64), trainer=times(0.2, 0.1, 512)))
     assert report == (
         "products timed on 2 threads: engine, 64 rows: exact 12.6 ms, BLAS 22.9 ms, exact taken; "
         "trainer, 512 rows: exact 200.0 ms, BLAS 100.0 ms, blas taken"
@@ -31,12 +31,12 @@ def test_each_kind_multiplies_every_weight_of_its_own(with_gradients, monkeypatc
     product = speed.linear
 
     def watched(x, weight, *, compute):
-        seen.append((compute.products, weight.shape))
+        seen.append((compute.gemm, weight.shape))
         return product(x, weight, compute=compute)
 
     monkeypatch.setattr(speed, "linear", watched)
     weights = [torch.randn(5, 3), torch.randn(4, 7)]
-    found = time_products(weights, num_rows=6, with_gradients=with_gradients)
+    found = time_gemm(weights, num_rows=6, with_gradients=with_gradients)
     assert set(seen) == {(kind, w.shape) for kind in ("exact", "blas") for w in weights}
     assert (found.num_rows, found.num_threads) == (6, torch.get_num_threads())
     assert found.exact_s > 0
@@ -48,15 +48,15 @@ def test_the_slower_kind_is_not_taken(slow, monkeypatch):
     clock = [0.0]
 
     def product(x, weight, *, compute):
-        clock[0] += 2.0 if compute.products == slow else 1.0
+        clock[0] += 2.0 if compute.gemm == slow else 1.0
 
     monkeypatch.setattr(speed, "linear", product)
     monkeypatch.setattr(speed, "perf_counter", lambda: clock[0])
-    taken = time_products([torch.randn(5, 3)], num_rows=2, with_gradients=False).fastest
+    taken = time_gemm([torch.randn(5, 3)], num_rows=2, with_gradients=False).fastest
     assert taken == ("blas" if slow == "exact" else "exact")
 
 
 def test_the_random_stream_is_left_alone():
     before = torch.get_rng_state()
-    time_products([torch.randn(5, 3, generator=torch.Generator())], num_rows=2, with_gradients=True)
+    time_gemm([torch.randn(5, 3, generator=torch.Generator())], num_rows=2, with_gradients=True)
     assert torch.equal(torch.get_rng_state(), before)

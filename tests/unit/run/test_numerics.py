@@ -3,7 +3,7 @@ from helpers.tiny_models import tiny_model
 
 from zerogap.data import byte_tokenizer
 from zerogap.errors import ConfigError
-from zerogap.kernels import FastProducts, ProductTimes, RowProbe
+from zerogap.kernels import FastGemm, GemmTimes, InvarianceProbe
 from zerogap.run.numerics import settle_numerics
 from zerogap.run.policy import Policy
 
@@ -25,7 +25,7 @@ def test_exact_is_probed_and_the_report_says_on_what(policy):
 
 
 def test_exact_is_refused_where_rows_differ(policy, monkeypatch):
-    monkeypatch.setattr(Policy, "probe", lambda _: RowProbe(2, 5, ((64, 48, 24),)))
+    monkeypatch.setattr(Policy, "probe", lambda _: InvarianceProbe(2, 5, ((64, 48, 24),)))
     with pytest.raises(ConfigError, match=r'"exact".*64x48 at 24 rows.*"fast".*ZEROGAP_THREADS'):
         settle_numerics(policy, "exact", **ROWS)
 
@@ -34,10 +34,10 @@ def test_fast_takes_the_faster_products_for_each_side(policy, monkeypatch):
     def times(self, *, engine_rows, trainer_rows):
         sides = [(engine_rows, 2.0, 1.0), (trainer_rows, 1.0, 2.0)]
         engine, trainer = (
-            ProductTimes(num_rows=rows, num_threads=2, exact_s=exact_s, blas_s=blas_s)
+            GemmTimes(num_rows=rows, num_threads=2, exact_s=exact_s, blas_s=blas_s)
             for rows, exact_s, blas_s in sides
         )
-        return FastProducts(engine=engine, trainer=trainer)
+        return FastGemm(engine=engine, trainer=trainer)
 
     monkeypatch.setattr(Policy, "fastest_products", times)
     settled = settle_numerics(policy, "fast", **ROWS)

@@ -52,6 +52,6 @@ def test_an_engine_may_have_a_copy_in_its_own_precision(precision):
 
 
 def test_the_fastest_products_are_timed_at_each_sides_number_of_rows():
-    found = policy().fastest_products(engine_rows=4, trainer_rows=2048)
+    found = policy().fastest_gemm(engine_rows=4, trainer_rows=2048)
     assert (found.engine.num_rows, found.trainer.num_rows) == (4, 512)
     assert "engine, 4 rows: exact" in str(found)

@@ -18,7 +18,7 @@ def read(path):
 
 def test_how_a_step_trained_comes_back(tmp_path):
     corrections = CorrectionsConfig.model_validate({"weight": {"high": 3.0}, "veto": 1e-4})
-    settings = StepSettings(products="blas", is_exact=False, corrections=corrections)
+    settings = StepSettings(gemm="blas", is_exact=False, corrections=corrections)
     log = VersionLog(tmp_path / "v")
     log.record(step=0, weight_version=0, fingerprint="aa")
     log.record(step=1, weight_version=1, fingerprint="bb", settings=settings)

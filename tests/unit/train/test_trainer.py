@@ -178,14 +178,14 @@ def test_a_step_that_fails_after_one_of_its_updates_says_so(loss):
     trainer.model.norm.weight.data[3] = math.nan
     with pytest.raises(NumericsError):
         train_on(trainer, samples)
-    assert not trainer.is_torn
+    assert not trainer.is_inconsistent
     trainer.model.load_state_dict(before)
     with pytest.raises(NumericsError):
         train_on(trainer, samples)
-    assert trainer.is_torn
+    assert trainer.is_inconsistent
     whole = build(loss=loss, updates_per_step=2)
     train_on(whole, samples)
-    assert not whole.is_torn
+    assert not whole.is_inconsistent
 
 
 def test_a_failed_step_leaves_no_gradient_for_the_next():

@@ -197,11 +197,11 @@ def test_order_patience_and_an_end(run, allowed, patience):
 
 @given(_RUNS, st.integers(0, 30))
 def test_resumed_is_uninterrupted(run, cut):
-    twin = replace(run)
+    duplicate_of = replace(run)
     whole = drive(run, controller(), 40)
     before, later = controller(), controller()
-    first = drive(twin, before, cut)
+    first = drive(duplicate_of, before, cut)
     if first and first[-1].is_stop:
         return
     later.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    assert first + drive(twin, later, 40 - cut, start=cut + 1) == whole
+    assert first + drive(duplicate_of, later, 40 - cut, start=cut + 1) == whole

@@ -4,8 +4,8 @@ from helpers.kernel_paths import running_on
 from helpers.tiny_models import tiny_model
 
 from zerogap.engine import Engine
+from zerogap.kernels.graph import CapturedGraph
 from zerogap.kernels.native import NativeKernels
-from zerogap.kernels.program import Program
 from zerogap.types import GenerateRequest, SamplingParams
 from zerogap_bench.profiling import profiled
 
@@ -17,7 +17,7 @@ def rollout(engine: Engine) -> None:
 
 
 def test_every_kernel_has_a_name_also_in_recorded_passes():
-    before = NativeKernels._call, Program.run
+    before = NativeKernels._call, CapturedGraph.run
     with running_on("cpu"):
         engine = Engine(tiny_model(), kv_cache_tokens=512, eos_token_ids=())
         rollout(engine)
@@ -28,7 +28,7 @@ def test_every_kernel_has_a_name_also_in_recorded_passes():
     attention = [row for row in table.rows if row["name"] == "zg_paged_attention"]
     assert num_passes >= 12
     assert sum(row["calls"] for row in attention) == 2 * num_passes
-    assert (NativeKernels._call, Program.run) == before
+    assert (NativeKernels._call, CapturedGraph.run) == before
     assert sum(row["share"] for row in table.rows) == pytest.approx(1)
 
 

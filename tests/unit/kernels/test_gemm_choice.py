@@ -6,13 +6,13 @@ from helpers.kernel_paths import values_and_gradients
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT
 
-from zerogap.kernels import Compute, linear, product_choice
+from zerogap.kernels import Compute, gemm_choice, linear
 from zerogap.kernels.native import native
 
 
 def test_recordings_see_the_choice():
-    assert product_choice(Compute()) == product_choice(Compute())
-    assert product_choice(Compute(products="blas")) != product_choice(Compute())
+    assert gemm_choice(Compute()) == gemm_choice(Compute())
+    assert gemm_choice(Compute(gemm="blas")) != gemm_choice(Compute())
 
 
 @pytest.mark.parametrize("num_rows", [1, 5, 16])
@@ -20,7 +20,7 @@ def test_the_blas_gets_the_rows_as_they_are_forward_and_backward(num_rows, monke
     x, weight = torch.randn(num_rows, 40), torch.randn(13, 40)
     bias, residual = torch.randn(13), torch.randn(num_rows, 13)
     monkeypatch.setattr(native, "tile", 64)  # what the probe settled is of no interest here
-    compute = Compute(products="blas")
+    compute = Compute(gemm="blas")
     values, gradients = values_and_gradients(
         lambda x, w, b, r: linear(x, w, b, residual_TO=r, compute=compute),
         [x, weight, bias, residual],

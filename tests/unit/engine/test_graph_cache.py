@@ -5,7 +5,7 @@ import torch
 from helpers.tolerance import EXACT
 from torch import nn
 
-from zerogap.engine.programs import ForwardPrograms
+from zerogap.engine.graph_cache import GraphCache
 from zerogap.kernels import linear
 from zerogap.kernels.native import native
 
@@ -36,7 +36,7 @@ class Model(nn.Module):
 class Subject:
     def __init__(self):
         self.model, self.place = Model(), torch.zeros(3)
-        self.programs = ForwardPrograms(self.model)
+        self.graphs = GraphCache(self.model)
         self.calls = 0
 
     @torch.no_grad()
@@ -45,7 +45,7 @@ class Subject:
             self.calls += 1
             return self.model(x)
 
-        out = self.programs.forward([x], [self.place], run).clone()
+        out = self.graphs.forward([x], [self.place], run).clone()
         EXACT.check(out, self.model(x))
         return out
 
@@ -62,9 +62,9 @@ def warm(subject, num_rows=4):
 
 def test_the_third_pass_of_a_shape_is_repeated(subject):
     warm(subject)
-    assert (subject.calls, subject.programs.num_repeated) == (2, 1)
+    assert (subject.calls, subject.graphs.num_repeated) == (2, 1)
     warm(subject, num_rows=5)
-    assert (subject.calls, subject.programs.num_repeated) == (4, 2)
+    assert (subject.calls, subject.graphs.num_repeated) == (4, 2)
 
 
 def test_weights_that_are_updated_in_place_keep_the_recording(subject):
@@ -72,7 +72,7 @@ def test_weights_that_are_updated_in_place_keep_the_recording(subject):
     with torch.no_grad():
         subject.model.weight.add_(1.0)
     subject(torch.randn(4, 16))
-    assert subject.programs.num_repeated == 2
+    assert subject.graphs.num_repeated == 2
 
 
 def replace_parameter(subject):
@@ -104,9 +104,9 @@ def test_whatever_a_recording_rests_on_throws_it_away(subject, change):
     try:
         change(subject)
         subject(torch.randn(4, 16))
-        assert subject.programs.num_repeated == 1
+        assert subject.graphs.num_repeated == 1
         subject(torch.randn(4, 16))
-        assert subject.programs.num_repeated == 2, "recorded again"
+        assert subject.graphs.num_repeated == 2, "recorded again"
     finally:
         torch.set_num_threads(threads)
     assert len(old) == 3  # kept alive, so that an address cannot come back by chance
@@ -132,29 +132,29 @@ def test_a_hook_is_called_in_every_pass_and_recordings_are_used_again_without_it
         handle.remove()
     # The subject's own comparison is a pass too.
     assert passes.count(subject.model.inner) == 2 * 4
-    assert subject.programs.num_repeated == 1
+    assert subject.graphs.num_repeated == 1
     subject(torch.randn(4, 16))
-    assert subject.programs.num_repeated == 2
+    assert subject.graphs.num_repeated == 2
 
 
 def test_a_model_that_computes_with_torch_is_run_as_it_is_and_the_reason_is_kept(subject):
     subject.model.forward = lambda x: linear(x, subject.model.weight) + 1.0
     for _ in range(4):
         subject(torch.randn(4, 16))
-    assert subject.programs.num_repeated == 0
-    assert "aten" in subject.programs.why_not
-    assert "add" in subject.programs.why_not
+    assert subject.graphs.num_repeated == 0
+    assert "aten" in subject.graphs.why_not
+    assert "add" in subject.graphs.why_not
 
 
 def test_long_passes_are_not_recorded(subject):
     warm(subject, num_rows=300)
-    assert subject.programs.num_repeated == 0
+    assert subject.graphs.num_repeated == 0
 
 
 def test_the_oldest_recording_goes_when_there_are_too_many(subject, monkeypatch):
-    monkeypatch.setattr("zerogap.engine.programs._MAX_PROGRAMS", 2)
+    monkeypatch.setattr("zerogap.engine.graph_cache._MAX_PROGRAMS", 2)
     for num_rows in (1, 2, 3):
         warm(subject, num_rows)
-    assert len(subject.programs._programs) == 2
+    assert len(subject.graphs._graphs) == 2
     subject(torch.randn(1, 16))
-    assert subject.programs.num_repeated == 3, "the first was recorded anew"
+    assert subject.graphs.num_repeated == 3, "the first was recorded anew"

@@ -1,7 +1,7 @@
 """A forward pass recorded as a list of kernel calls, to be made again without the Python between them.
 
 Between two kernels of a decode step, Python checks shapes, allocates outputs and walks through modules. That is a
-tenth of the step: its own code and data have fallen out of the processor's caches meanwhile. A ``Program`` is what
+tenth of the step: its own code and data have fallen out of the processor's caches meanwhile. A ``CapturedGraph`` is what
 the kernels were called with, once; ``run`` makes the same calls on the same memory, with the pointers of new inputs.
 CUDA graphs are the same idea.
 
@@ -35,7 +35,7 @@ _VIEWS = {
 }  # fmt: skip
 
 
-class NotRecordable(ZerogapError):
+class NotCapturable(ZerogapError):
     """The pass does something that a program cannot repeat; the message says what."""
 
 
@@ -75,7 +75,7 @@ class _Space:
                 flat = torch.from_numpy(place).view(dtype)[: math.prod(shape)]
                 return flat.view(tuple(shape))
         msg = f"an arena of {len(self._memory)} bytes is too small for this pass"
-        raise NotRecordable(msg)
+        raise NotCapturable(msg)
 
     def _give_back(self, begin: int, end: int) -> None:
         merged: list[tuple[int, int]] = []
@@ -91,15 +91,15 @@ _WEIGHT_AT = {"zg_gemm_nt": (1, 6, 7), "zg_norm_gemm_nt": (2, 6, 7), "zg_swiglu_
 """Where a product's arguments have its weight, N and K; its last three are those of the product after it."""
 
 
-def _link_products(calls: Sequence[KernelCall]) -> None:
+def _link_gemms(calls: Sequence[KernelCall]) -> None:
     """Tell each product which weight comes next, so that memory does not stand still between two of them."""
-    products = [call for call in calls if call.function.__name__ in _WEIGHT_AT]
-    for product, after in itertools.pairwise(products):
+    gemm = [call for call in calls if call.function.__name__ in _WEIGHT_AT]
+    for product, after in itertools.pairwise(gemm):
         weight = [after.arguments[i] for i in _WEIGHT_AT[after.function.__name__]]
         product.arguments[-3:] = weight
 
 
-class Program:
+class CapturedGraph:
     """Kernel calls in order, and where the inputs' pointers stand in them."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Program:
         kept: object,
     ) -> None:
         self._calls, self._output, self._kept = calls, output, kept
-        _link_products(calls)
+        _link_gemms(calls)
         self._places: list[list[tuple[list[Any], int]]] = []
         for tensor in inputs:
             pointer = tensor.data_ptr()
@@ -171,7 +171,7 @@ class _RecordingMode(TorchDispatchMode):
 
 def _refuse(func: object) -> Never:
     msg = f"the model's forward computes {func} with torch, between the kernels"
-    raise NotRecordable(msg)
+    raise NotCapturable(msg)
 
 
 def _refuse_parts(tensor: Tensor, calls: Sequence[KernelCall], output: Tensor) -> None:
@@ -181,12 +181,12 @@ def _refuse_parts(tensor: Tensor, calls: Sequence[KernelCall], output: Tensor) -
     arguments = [a for call in calls for a in call.arguments if isinstance(a, int)]
     if any(first < a <= last for a in arguments) or first <= output.data_ptr() <= last:
         msg = f"the model's forward uses a part of an input of shape {tuple(tensor.shape)}, or returns the input"
-        raise NotRecordable(msg)
+        raise NotCapturable(msg)
 
 
-def record(
+def capture(
     forward: Callable[[], Tensor], inputs: Sequence[Tensor], arena: Arena
-) -> tuple[Tensor, Program]:
+) -> tuple[Tensor, CapturedGraph]:
     """Run ``forward`` once and record its kernel calls.
 
     Args:
@@ -206,7 +206,7 @@ def record(
         output = forward()
     if not calls:
         msg = "the C++ kernels are not in use"
-        raise NotRecordable(msg)
+        raise NotCapturable(msg)
     for tensor in inputs:
         _refuse_parts(tensor, calls, output)
-    return output, Program(calls, inputs, output, arena)
+    return output, CapturedGraph(calls, inputs, output, arena)

@@ -8,9 +8,17 @@ import torch
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT
 
-from zerogap.kernels import Arena, NotRecordable, linear, norm_linear, record, swiglu, swiglu_linear
+from zerogap.kernels import (
+    Arena,
+    NotCapturable,
+    capture,
+    linear,
+    norm_linear,
+    swiglu,
+    swiglu_linear,
+)
+from zerogap.kernels.graph import _Space
 from zerogap.kernels.native import native
-from zerogap.kernels.program import _Space
 
 pytestmark = pytest.mark.skipif(
     native.library is None or not native.has_gemm, reason="no C++ products on this processor"
@@ -26,7 +34,7 @@ def block(x):
 
 @torch.no_grad()
 def recorded(function, x):
-    return record(lambda: function(x), [x], Arena(1 << 20))
+    return capture(lambda: function(x), [x], Arena(1 << 20))
 
 
 @pytest.mark.parametrize("num_rows", [1, 8, 17])
@@ -53,8 +61,8 @@ def test_weights_are_read_at_every_run():
 @torch.no_grad()
 def test_every_product_knows_the_weight_that_comes_next():
     _, program = recorded(block, torch.randn(3, 32))
-    products = [c.arguments for c in program._calls]
-    assert [a[-3:] for a in products] == [
+    gemm = [c.arguments for c in program._calls]
+    assert [a[-3:] for a in gemm] == [
         [DOWN.data_ptr(), 32, 32],
         [WEIGHTS[1].data_ptr(), 48, 32],
         [None, 0, 0],
@@ -64,7 +72,7 @@ def test_every_product_knows_the_weight_that_comes_next():
 def test_what_torch_computes_between_kernels_stops_the_recording():
     x = torch.randn(5, 32)
     for function in (lambda y: linear(y, DOWN) + 1.0, lambda y: linear(y * 2.0, DOWN), torch.tanh):
-        with pytest.raises(NotRecordable, match="computes aten"):
+        with pytest.raises(NotCapturable, match="computes aten"):
             recorded(function, x)
 
 
@@ -77,17 +85,17 @@ def test_what_torch_computes_between_kernels_stops_the_recording():
     ],
 )
 def test_a_part_of_an_input_is_not_recorded_since_another_input_is_elsewhere(function):
-    with pytest.raises(NotRecordable, match="a part of an input"):
+    with pytest.raises(NotCapturable, match="a part of an input"):
         recorded(function, torch.randn(5, 32))
 
 
 def test_a_pass_without_kernels_is_no_program(monkeypatch):
-    with pytest.raises(NotRecordable, match="not in use"):
+    with pytest.raises(NotCapturable, match="not in use"):
         recorded(lambda y: y[:2], torch.randn(5, 32))
 
 
 def test_a_failed_recording_leaves_nothing_switched_on():
-    with pytest.raises(NotRecordable):
+    with pytest.raises(NotCapturable):
         recorded(lambda y: linear(y, DOWN) + 1.0, torch.randn(5, 32))
     assert native._tape.calls is None
     EXACT.check(torch.ones(2) + 1.0, torch.full((2,), 2.0))
@@ -104,11 +112,11 @@ def test_places_of_forgotten_tensors_are_used_again():
         return y
 
     # Two outputs of 8 KB live at a time, and one being made.
-    output, program = record(lambda: chain(x), [x], Arena(3 * 64 * 32 * 4))
+    output, program = capture(lambda: chain(x), [x], Arena(3 * 64 * 32 * 4))
     EXACT.check(output, chain(x))
     EXACT.check(program.run([x]), chain(x))
-    with pytest.raises(NotRecordable, match="too small"):
-        record(lambda: chain(x), [x], Arena(64 * 32 * 4))
+    with pytest.raises(NotCapturable, match="too small"):
+        capture(lambda: chain(x), [x], Arena(64 * 32 * 4))
 
 
 @torch.no_grad()
@@ -130,8 +138,8 @@ def test_a_tensor_that_is_still_needed_keeps_its_place():
 def test_programs_of_one_arena_do_not_touch_each_others_recording():
     arena = Arena(1 << 20)
     small, large = torch.randn(3, 32), torch.randn(40, 32)
-    _, first = record(lambda: block(small), [small], arena)
-    _, second = record(lambda: block(large), [large], arena)
+    _, first = capture(lambda: block(small), [small], arena)
+    _, second = capture(lambda: block(large), [large], arena)
     for _ in range(2):
         EXACT.check(first.run([small]), block(small))
         EXACT.check(second.run([large]), block(large))
@@ -150,7 +158,7 @@ def test_places_never_overlap_and_all_comes_back(seed):
         else:
             try:
                 tensor = space.allocate((int(rng.integers(0, 700)),), torch.float32)
-            except NotRecordable:
+            except NotCapturable:
                 alive.clear()
                 continue
             alive[step] = tensor.fill_(step)
@@ -162,5 +170,5 @@ def test_places_never_overlap_and_all_comes_back(seed):
 
 
 def test_a_kernel_of_another_kind_of_tensor_is_refused():
-    with pytest.raises(NotRecordable):
+    with pytest.raises(NotCapturable):
         recorded(lambda y: swiglu(y.double()), torch.randn(4, 32))

@@ -1,6 +1,6 @@
 """Everything of a run that computes, and what remedies change about it.
 
-``Machines`` holds the policy once and all that is built around it: the trainer, the engine with its weights' way, the
+``Components`` holds the policy once and all that is built around it: the trainer, the engine with its weights' way, the
 ledger's forward pass. It is what a mismatch budget acts on (``budget.Remedies``).
 """
 
@@ -22,7 +22,7 @@ from zerogap.types import Capability, needed_capabilities
 from zerogap.weights import WeightHistory, WeightVersions
 
 
-class Machines:
+class Components:
     """Policy, trainer, engine and ledger of one run."""
 
     def __init__(self, config: RunConfig, policy: Policy, *, say: Callable[[str], None]) -> None:
@@ -40,8 +40,8 @@ class Machines:
         """Of the trainer's weights; set by whoever trains."""
         self._config, self._say = config, say
         self.numerics = self._settle_numerics()
-        """Whose matrix products each side uses."""
-        self.trainer: Trainer = build_trainer(config, policy, products=self.numerics.trainer)
+        """GEMM kernels of each side."""
+        self.trainer: Trainer = build_trainer(config, policy, gemm=self.numerics.trainer)
         self.serving = self._build_serving(history=None)
         self.ledger = self._build_ledger()
 
@@ -49,7 +49,7 @@ class Machines:
     def settings(self) -> StepSettings:
         """What a step that trains now trains with, so that it can be computed again."""
         return StepSettings(
-            products=self.numerics.trainer,
+            gemm=self.numerics.trainer,
             is_exact=self.adaptations.is_exact,
             corrections=self.adaptations.corrections,
         )
@@ -91,7 +91,7 @@ class Machines:
         self.trainer.use_corrections(adaptations.corrections)
         if adaptations.is_exact != before.is_exact:
             self.numerics = self._settle_numerics()
-            self.trainer.use_products(self.numerics.trainer)
+            self.trainer.use_gemm(self.numerics.trainer)
         if (adaptations.lag, adaptations.is_exact) != (before.lag, before.is_exact):
             self.serving.close()
             self.serving = self._build_serving(history=self.serving.history)
@@ -113,7 +113,7 @@ class Machines:
             self.versions,
             lag=self.adaptations.lag,
             seed=config.run.seed,
-            products=self.numerics.engine,
+            gemm=self.numerics.engine,
             needed={Capability.LOG_PROBS, *needed_capabilities(params)},
             history=history,
         )
@@ -135,7 +135,7 @@ class Machines:
             live_version=lambda: self.version,
             micro_batch_tokens=config.train.micro_batch_tokens,
             history=self.serving.history,
-            products=self.numerics.trainer,
+            gemm=self.numerics.trainer,
         )
         tokenizer = self.policy.tokenizer
         return Ledger(

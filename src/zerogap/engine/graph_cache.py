@@ -16,23 +16,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from zerogap.kernels import PLAIN, Arena, Compute, NotRecordable, Program, product_choice, record
+from zerogap.kernels import (
+    PLAIN,
+    Arena,
+    CapturedGraph,
+    Compute,
+    NotCapturable,
+    capture,
+    gemm_choice,
+)
 
 _MAX_ROWS = 256
 """Passes with more rows take so long that Python does not show."""
-_MAX_PROGRAMS = 64
+_MAX_GRAPHS = 64
 _ARENA_BYTES = 256 << 20
 """Address space, not memory: only what a pass touches is there."""
 
 
-class ForwardPrograms:
+class GraphCache:
     """Runs forward passes of one model, recorded where that is possible."""
 
     def __init__(self, model: nn.Module, compute: Compute = PLAIN) -> None:
         """Nothing recorded yet; ``compute`` is how every pass computes."""
         self._model, self._compute = model, compute
         self._look_at_modules()
-        self._programs: OrderedDict[Hashable, Program] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, CapturedGraph] = OrderedDict()
         self._seen: set[Hashable] = set()
         self._arena: Arena | None = None
         self._state: tuple[object, ...] = ()
@@ -57,17 +65,17 @@ class ForwardPrograms:
             return run()
         if self._children() != self._known_children:
             self._look_at_modules()
-            self._programs.clear()
+            self._graphs.clear()
         if any(self._hooks):
             return run()
         state = self._model_state(places)
         if state != self._state:
-            self._programs.clear()
+            self._graphs.clear()
             self._state = state
         shapes = tuple(tensor.shape for tensor in inputs)
-        program = self._programs.get(shapes)
+        program = self._graphs.get(shapes)
         if program is not None:
-            self._programs.move_to_end(shapes)
+            self._graphs.move_to_end(shapes)
             self.num_repeated += 1
             return program.run(inputs)
         if shapes not in self._seen:
@@ -77,7 +85,7 @@ class ForwardPrograms:
 
     def _is_refused(self) -> bool:
         """A pass that could not be recorded with a BLAS may be with other products."""
-        if self.why_not is not None and product_choice(self._compute) != self._refused_choice:
+        if self.why_not is not None and gemm_choice(self._compute) != self._refused_choice:
             self.why_not = None
         return self.why_not is not None
 
@@ -87,12 +95,12 @@ class ForwardPrograms:
         if self._arena is None:
             self._arena = Arena(_ARENA_BYTES)
         try:
-            output, self._programs[shapes] = record(run, inputs, self._arena)
-        except NotRecordable as reason:
-            self.why_not, self._refused_choice = str(reason), product_choice(self._compute)
+            output, self._graphs[shapes] = capture(run, inputs, self._arena)
+        except NotCapturable as reason:
+            self.why_not, self._refused_choice = str(reason), gemm_choice(self._compute)
             return run()
-        if len(self._programs) > _MAX_PROGRAMS:
-            self._programs.popitem(last=False)
+        if len(self._graphs) > _MAX_GRAPHS:
+            self._graphs.popitem(last=False)
         return output
 
     def _look_at_modules(self) -> None:
@@ -113,4 +121,4 @@ class ForwardPrograms:
         """What recordings rest on beside the modules: equal states, equal calls."""
         addresses = [None if t is None else t.data_ptr() for d in self._tensors for t in d.values()]
         addresses += [tensor.data_ptr() for tensor in places]
-        return (*addresses, torch.get_num_threads(), product_choice(self._compute))
+        return (*addresses, torch.get_num_threads(), gemm_choice(self._compute))

@@ -18,7 +18,7 @@ from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
 
 
-class Exercise:
+class Workload:
     """Data and rewards of a recipe. A context manager; owns the workers that grade."""
 
     def __init__(self, config: RunConfig, policy: Policy) -> None:
@@ -39,7 +39,7 @@ class Exercise:
         """Makes records of reference answers, where the loss trains on those."""
         self._rewards = build_rewards(config.reward, score=sets.score)
 
-    def __enter__(self) -> "Exercise":
+    def __enter__(self) -> "Workload":
         return self
 
     def __exit__(self, *error: object) -> None:
