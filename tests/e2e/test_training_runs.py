@@ -71,7 +71,12 @@ def signalled(name: str, moment: str, count: int, folder: Path) -> CompletedProc
 
 @pytest.mark.parametrize(
     ("moment", "count", "steps_done"),
-    [("metrics.jsonl", 2, 1), ("step/generate", 4, 3), ("metrics.jsonl", 5, 4)],
+    [
+        ("metrics.jsonl", 2, 1),
+        ("checkpoint", 1, 2),
+        ("step/generate", 4, 3),
+        ("metrics.jsonl", 5, 4),
+    ],
 )
 def test_killed_at_any_step_and_started_again_ends_with_the_same_metrics_and_weights(
     uninterrupted: Path, tmp_path: Path, moment: str, count: int, steps_done: int

@@ -239,7 +239,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("step/train_s", "sum", "forward, backward and optimizer"),
     ("step/publish_s", "sum", "publishing the new weights to the engine"),
     ("step/evaluate_s", "sum", "evaluation"),
-    ("step/checkpoint_s", "sum", "saving a checkpoint"),
+    ("step/checkpoint_s", "sum", "saving the checkpoint of the step before"),
     ("step/save_rollouts_s", "sum", "writing rollouts to disk"),
     ("memory/peak_bytes", "max", "largest resident memory of the process so far"),
     ("eval/reward/mean", "mean", "over valid answers: greedy, or sampled when evaluate.greedy is off"),

@@ -149,9 +149,10 @@ class TrainingRun:
             if self._is_due(self.config.evaluate.every, step):
                 self._evaluate(metrics)
             metrics.add_all(self._oversight.observe(step, metrics.reduce()))
-            if self._is_due(self.config.run.checkpoint_every, step):
-                self._checkpoint()
+        # Before the checkpoint: a run that is killed between the two does the step again, and loses no line.
         self._report(metrics)
+        if self._is_due(self.config.run.checkpoint_every, step):
+            self._checkpoint()
         self._oversight.tell()
         if self._oversight.ending is not None:
             self._checkpoint()
