@@ -67,11 +67,6 @@ class Published:
     seconds: float
     """For copying, digesting and comparing."""
 
-    @property
-    def gb_per_s(self) -> float:
-        """Size of the served weights, each storage counted once, by ``seconds``; in 10^9 bytes."""
-        return self.digest.num_bytes / self.seconds / 1e9
-
 
 class Publisher:
     """Serves a source's weights from a sink, and records what each version stands for."""

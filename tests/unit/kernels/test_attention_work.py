@@ -10,7 +10,7 @@ from helpers.tolerance import EXACT
 
 from zerogap.errors import KernelError
 from zerogap.kernels import PAGE_SIZE, AttentionPlan, packed_attention, paged_attention
-from zerogap.kernels.graph import Arena, record
+from zerogap.kernels.graph import Arena, capture
 from zerogap.kernels.native import native
 
 pytestmark = pytest.mark.skipif(native.library is None, reason="no native kernels here")
@@ -154,7 +154,7 @@ def test_a_recorded_pass_lays_out_the_work_of_its_new_inputs():
         return [torch.randn(len(tables), 2, 16), columns[0], sequence, columns[1]]
 
     first = step([[0, 1], [0, 2], [3, 4]], [20, 31, 17])
-    out, program = record(lambda: attend(*first), first, Arena(1 << 20))
+    out, program = capture(lambda: attend(*first), first, Arena(1 << 20))
     EXACT.check(out.clone(), attend(*first))
     other = step([[5, 6], [7, 6], [5, 2]], [3, 16, -1])
     EXACT.check(program.run(other).clone(), attend(*other))

@@ -14,10 +14,10 @@ from zerogap.kernels import (
     Arena,
     Backend,
     backend_of,
+    capture,
     embedding,
     linear,
     norm_linear,
-    record,
     rms_norm,
     swiglu_linear,
 )
@@ -112,7 +112,7 @@ def test_a_recording_has_the_calls_of_its_own_thread_alone():
     def record_too() -> None:
         ready.wait()
         while not stop.is_set():
-            _, program = record(lambda: linear(other_x, weight), [other_x], Arena(1 << 16))
+            _, program = capture(lambda: linear(other_x, weight), [other_x], Arena(1 << 16))
             recorded_at_once.append(len(program._calls))
 
     threads = [threading.Thread(target=work) for work in (compute, record_too)]
@@ -120,7 +120,7 @@ def test_a_recording_has_the_calls_of_its_own_thread_alone():
         thread.start()
     ready.wait()
     for _ in range(30):
-        output, program = record(lambda: linear(linear(x, weight), weight), [x], Arena(1 << 16))
+        output, program = capture(lambda: linear(linear(x, weight), weight), [x], Arena(1 << 16))
         assert len(program._calls) == 2
         EXACT.check(output, linear(linear(x, weight), weight))
     while not (computed and recorded_at_once):

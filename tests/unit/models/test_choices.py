@@ -12,7 +12,7 @@ from helpers.toy_family import TOY, ToyConfig
 
 from zerogap import kernels
 from zerogap.errors import ModelError
-from zerogap.kernels import Arena, record
+from zerogap.kernels import Arena, capture
 from zerogap.kernels.native import native
 from zerogap.models import FAMILIES, CausalLM, ChoiceColumn, Choices
 from zerogap.models.blocks import SelfAttention
@@ -164,7 +164,7 @@ def test_a_recorded_pass_makes_choices_in_the_memory_that_it_was_given(monkeypat
 
     ids, others = torch.arange(PAGE), torch.arange(PAGE).flip(0) + 7
     expected = both(ids), both(others)
-    _, program = record(lambda: forward(ids), [ids], Arena(1 << 22))
+    _, program = capture(lambda: forward(ids), [ids], Arena(1 << 22))
     for given, found in zip((others, ids), reversed(expected), strict=True):
         memory.zero_()
         hidden = program.run([given])

@@ -47,7 +47,6 @@ def test_shared_weights_are_a_new_number_and_one_digest():
         assert versions.digest_of(version) == published.fingerprint
         assert engine.weight_version == version
     assert engine.places() == places == places_of(named_weights(model))
-    assert published.gb_per_s == published.digest.num_bytes / published.seconds / 1e9 > 0
 
 
 def test_copied_weights_are_the_same_bits_in_another_place():
