@@ -243,8 +243,13 @@ def test_an_interrupt_ends_what_is_waited_for_and_leaves_nothing_behind(started)
 
     core, _ = fake_engine()
     engine = started(pause_when(core, interrupt))
-    with pytest.raises(KeyboardInterrupt):
-        generated(engine, [request(prompt(9), n=4)])
+    # A shell's background job ignores SIGINT, and so would everything in it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            generated(engine, [request(prompt(9), n=4)])
+    finally:
+        signal.signal(signal.SIGINT, before)
     engine.call(lambda core: core.check_integrity()).result()
     assert engine.call(lambda core: core.is_idle).result()
     go_on(engine)
