@@ -4,7 +4,7 @@
 #
 #   make quickstart   train the demo model
 #   make test         the quick tests, one worker a core; ARGS="tests/unit -x" for a part
-#   make test-slow    slow tests, and all others again: two threads, every shape checked, ten times the examples
+#   make test-slow    slow tests, and all others again: two threads, every shape checked, four times the examples
 #   make test-all     both
 #   make test-busy    make test three times beside processes that keep every core busy
 #   make check        formatting, lint, layers, types, spelling, unit and property tests

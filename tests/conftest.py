@@ -2,7 +2,7 @@
 
 Quick, as in ``make test``: one thread of torch, since pytest-xdist gives each core a worker; shape annotations are
 checked in the tests of the rooms that have them, and where engine and trainer use those. With ``--thorough``, as in ``make test-slow``: two threads, shapes
-checked in every test, ten times the examples. Tests about threads set their own number.
+checked in every test, four times the examples. Tests about threads set their own number.
 """
 
 import random
@@ -18,7 +18,7 @@ from hypothesis import settings
 # Tests say how many examples they take in ``quick``; helpers.examples multiplies that.
 settings.register_profile("brief", deadline=None, max_examples=10)
 settings.register_profile("quick", deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None, max_examples=500)
+settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("quick")
 
 _TESTS = Path(__file__).parent
