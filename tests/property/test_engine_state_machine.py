@@ -234,7 +234,7 @@ def test_twins_have_the_same_tokens_and_keys_whatever_happens_to_them(monkeypatc
     stats = [machine.core.stats for machine in lives]
     assert sum(s.num_shared_decode_tokens for s in stats) > 200
     assert sum(s.num_retractions for s in stats) > 50
-    monkeypatch.setattr(loop, "new_lineage", lambda: 1)
+    monkeypatch.setattr(loop, "new_branch", lambda: 1)
     assert_notices("siblings stay twins whatever they draw", lambda: _life_of_twins(0))
 
 

@@ -31,7 +31,7 @@ def requests(**params):
 
 
 def alone(monkeypatch):
-    monkeypatch.setattr(StepPlan, "_twin", lambda *_: None)
+    monkeypatch.setattr(StepPlan, "_duplicate_of", lambda *_: None)
 
 
 @pytest.mark.parametrize("params", PARAMS)
@@ -56,7 +56,7 @@ def test_greedy_siblings_that_start_together_cost_one_row_a_step():
 
 def test_twins_that_never_part_are_noticed(monkeypatch):
     expected, _ = run(requests(temperature=1.0))
-    monkeypatch.setattr(loop, "new_lineage", lambda: 1)
+    monkeypatch.setattr(loop, "new_branch", lambda: 1)
     assert_notices(
         "siblings stay twins whatever they draw",
         lambda: EXACT.check(reported(run(requests(temperature=1.0))[0]), reported(expected)),

@@ -152,7 +152,7 @@ def test_long_passes_are_not_recorded(subject):
 
 
 def test_the_oldest_recording_goes_when_there_are_too_many(subject, monkeypatch):
-    monkeypatch.setattr("zerogap.engine.graph_cache._MAX_PROGRAMS", 2)
+    monkeypatch.setattr("zerogap.engine.graph_cache._MAX_GRAPHS", 2)
     for num_rows in (1, 2, 3):
         warm(subject, num_rows)
     assert len(subject.graphs._graphs) == 2

@@ -39,7 +39,7 @@ def test_fast_takes_the_faster_products_for_each_side(policy, monkeypatch):
         )
         return FastGemm(engine=engine, trainer=trainer)
 
-    monkeypatch.setattr(Policy, "fastest_products", times)
+    monkeypatch.setattr(Policy, "fastest_gemm", times)
     settled = settle_numerics(policy, "fast", **ROWS)
     assert (settled.engine, settled.trainer) == ("blas", "exact")
     assert "fast, products timed on 2 threads: engine, 8 rows: exact 2000.0 ms" in settled.report
