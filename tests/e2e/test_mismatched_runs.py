@@ -193,7 +193,7 @@ def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_
 def test_a_step_that_failed_is_done_again_as_if_nothing_had_happened(
     update, newest, tmp_path, monkeypatch
 ):
-    """Before its first update the step before it is saved; after it, nothing is: the weights are of no step."""
+    """Before its first update the step before it is saved; after it, nothing is: the weights are inconsistent."""
     settings = {
         "train__updates_per_step": "3",
         "run__checkpoint_every": "2",

@@ -238,7 +238,7 @@ class EngineCore:
 
         Raises:
             InvalidRequest: a version below 0.
-            EngineStateError: a weight update has not ended; whoever began it says when the weights are complete.
+            EngineStateError: a weight update has not ended; call ``end_weight_update`` when the weights are complete.
         """
         self._refuse_if_updating()
         self._use_version(version)
@@ -277,7 +277,7 @@ class EngineCore:
     def _refuse_if_stopped(self) -> None:
         """For calls that wait for tokens."""
         if self.is_paused:
-            msg = f"the engine is paused ({self._pause}) and would wait for ever; call continue_generation() first"
+            msg = f"the engine is paused ({self._pause}) and would block forever; call continue_generation() first"
             raise EngineStateError(msg)
         self._refuse_if_released()
         self._refuse_if_updating()

@@ -55,7 +55,7 @@ class Engine(EngineCore):
             detokenizer: (ids, skip_special) -> text; None gives no text and allows no stop strings.
             gemm: GEMM kernels of its passes.
             weight_version: of the model's present weights.
-            seed: of the noise of requests that bring none, 0 or more.
+            seed: default sampling seed, for requests without one; 0 or more.
         """
         limits = Limits(
             vocab_limit=model.head.vocab_limit,

@@ -153,7 +153,7 @@ def open_score(
     check_ids(ids, limits, what)
     check_length(len(ids), 0, limits, what)
     if not 1 <= start <= len(ids):
-        msg = f"{what}: start = {start} is no token that another precedes; it must be in [1, {len(ids)}]"
+        msg = f"{what}: start = {start} is outside [1, {len(ids)}]: token 0 has no predecessor to score it from; use start in that range"
         raise InvalidRequest(msg)
     params = SamplingParams(temperature=temperature, max_new_tokens=0)
     log_probs = np.zeros(len(ids) - start, np.float32)

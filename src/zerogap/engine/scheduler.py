@@ -134,7 +134,7 @@ class Scheduler:
                 # Nobody runs, so kept prompts had the pages; without them any sequence fits alone.
                 has_started = self._try_start(sequence, plan, in_flight)
             if has_started is False:
-                # A younger one may need fewer pages, but would keep this one waiting for ever.
+                # A younger one may need fewer pages, but would keep this one waiting forever.
                 return
 
     def _try_start(

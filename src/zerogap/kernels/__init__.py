@@ -3,7 +3,7 @@
 ``backend.py`` is the contract, ``choice.py`` says who computes. Every function is batch-invariant: a row's bits depend on that row (and, for attention, on its own keys)
 and never on what is computed beside it. That is what makes the trainer's log-prob of a token equal to
 the engine's. ``kernel_report()`` says which path runs and why. A forward pass made of these functions
-can be recorded and made again without the Python between them (``capture``).
+can be captured as a graph and replayed without the Python between them (``capture``).
 """
 
 from zerogap.kernels.attention import packed_attention, paged_attention, write_kv

@@ -5,7 +5,7 @@ PAGE_SIZE = 16
 
 ROW_MULTIPLE = 8
 """Where a BLAS multiplies, rows are padded to a multiple of this: otherwise MKL picks kernels whose bits depend on the
-row count. Where the products are ours, no bit depends on it."""
+row count. With our own GEMMs no bit depends on it."""
 
 FIXED_TILE = 64
 """Rows of every call of a BLAS that does not keep a row's bits over row counts: slower, and exact."""

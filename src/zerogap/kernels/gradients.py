@@ -50,7 +50,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:  # noqa: ANN401
         if torch.is_grad_enabled():
-            msg = "a gradient of a gradient was asked for (create_graph=True), and kernels have first gradients only: it would be wrong without a word; take second ones of another model"
+            msg = "double backward (create_graph=True) is unsupported: the kernels have first derivatives only, and the result would be silently wrong; compute second derivatives with another implementation of the model"
             raise KernelError(msg)
         return backward(ctx, *grads)
 

@@ -104,7 +104,7 @@ def top_k_log_probs(
     """
     vocab_limit = head.vocab_limit
     if not 1 <= k <= vocab_limit:
-        msg = f"k = {k} ids a row of a vocabulary of {vocab_limit}: there are not so many; ask for 1 to {vocab_limit}"
+        msg = f"k = {k} is outside [1, {vocab_limit}], the size of the vocabulary; use a k in that range"
         raise KernelError(msg)
     backend = backend_of(hidden_RD, head.weight_VD, temperature_R)
     stats, nowhere_R = Statistics(backend, hidden_RD), _nowhere(hidden_RD)

@@ -83,7 +83,7 @@ class CausalLM(nn.Module):
         """From now on ids at or past it do not exist (the tokenizer's size, where the head is padded).
 
         Raises:
-            KernelError: the head has not so many rows.
+            KernelError: the head has fewer rows.
         """
         self._vocab_limit = Head(self.head_weight, vocab_limit).vocab_limit
 
@@ -138,7 +138,7 @@ class CausalLM(nn.Module):
         return kernels.rms_norm(x_TD, self.norm.weight, eps, compute=compute)
 
     def new_choices(self, num_rows: int) -> Choices:
-        """Room for the choices of so many rows, for a pass to make them."""
+        """Empty choices of ``num_rows`` rows, for a pass to fill."""
         if not self.choice_columns:
             return NO_CHOICES
         return Choices.empty(

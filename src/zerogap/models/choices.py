@@ -96,7 +96,7 @@ class Choices:
         return chosen_T
 
     def check(self, columns: Mapping[str, ChoiceColumn], *, num_rows: int, num_layers: int) -> None:
-        """Raise ModelError unless these are choices of so many rows of a model with these columns."""
+        """Raise ModelError unless these are choices of ``num_rows`` rows of a model with these columns."""
         needed = {n: ((num_rows, num_layers, *c.shape), c.dtype) for n, c in columns.items()}
         given = {n: (tuple(c.shape), c.dtype) for n, c in self._columns.items()}
         if given != needed:

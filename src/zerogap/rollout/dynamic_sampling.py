@@ -2,7 +2,7 @@
 
 A group whose valid members all have the same reward has advantages of exactly 0 and trains nothing; an easy or a hopeless
 data set would leave an update little but such groups. Every round draws as many further prompts as groups are missing,
-and a limit of rounds keeps a policy that solves everything, or nothing, from drawing for ever.
+and a limit of rounds keeps a policy that solves everything, or nothing, from drawing forever.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ class Generator(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What it can do; whoever needs more does not ask it."""
+        """What it can do. A recipe that needs more is refused at start."""
         ...
 
     def submit(

@@ -259,7 +259,7 @@ class TrainingRun:
             self._save_rollouts(step, rollouts, None)
         if self.components.trainer.is_inconsistent:
             self._console.print(
-                f"step {step} failed after the first of its updates, so the weights are of no step and are not saved; "
+                f"step {step} failed after the first of its updates, so the weights are inconsistent and are not saved; "
                 "the same command goes on from the last checkpoint"
             )
         elif self.step_number:

@@ -25,7 +25,7 @@ class Trainer(Protocol):
 
     @property
     def is_inconsistent(self) -> bool:
-        """A step failed after one of its updates was applied: weights and state are of no step, and not to be saved."""
+        """A step failed after one of its updates was applied: weights and state are inconsistent and must not be saved."""
         ...
 
     def use_gemm(self, gemm: Gemm) -> None:

@@ -94,7 +94,7 @@ class Sample:
     outcome_detail: str = ""
     """What failed, when the outcome is a failure."""
     reward: float | None = None
-    """None until scored, and for ever when the outcome is a failure. Of a demonstration: None, or where answers
+    """None until scored; it stays None if the outcome is a failure. Of a demonstration: None, or where answers
     are compared 1 for the preferred one and 0 for the other."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     text: str = ""

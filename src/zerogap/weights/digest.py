@@ -73,7 +73,7 @@ def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> 
     """The digest of ``rounding`` of each tensor, on as many threads as torch uses.
 
     Raises:
-        WeightSyncError: there is no tensor, whose digest would equal that of any other nothing.
+        WeightSyncError: the weight set is empty.
     """
     if not weights:
         msg = "a digest was asked of no tensors, and would agree with every other model that has none; pass the model's parameters by name"
