@@ -167,5 +167,5 @@ def test_ids_that_do_not_exist_have_no_number_and_such_counts_are_refused():
         found, _ = log_probs_of(hidden, Head(head, 40), ids, temperature)
         assert found.isnan().nonzero().tolist() == [[1, 2]]
     for k in (0, 41):
-        with pytest.raises(KernelError, match=f"k = {k} ids a row of a vocabulary of 40"):
+        with pytest.raises(KernelError, match=rf"k = {k} is outside \[1, 40\]"):
             top_k_log_probs(hidden, Head(head, 40), k, temperature)
