@@ -54,7 +54,6 @@ def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
         TrainConfig(learning_rate=1e-7),
         GRPOLossConfig(),
         total_steps=1_000_000,
-        vocab_limit=config.vocab_size,
     )
     drawn = torch.Generator().manual_seed(0)
     prompts = torch.randint(

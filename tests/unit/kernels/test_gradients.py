@@ -130,7 +130,7 @@ def attention_of(x: torch.Tensor) -> torch.Tensor:
 def test_a_gradient_of_a_gradient_is_refused(function):
     x = torch.randn(8, 48, requires_grad=True)
     torch.autograd.grad((function(x) ** 2).sum(), [x])
-    with pytest.raises(KernelError, match="double backward .* is unsupported"):
+    with pytest.raises(KernelError, match=r"double backward .* is unsupported"):
         torch.autograd.grad((function(x) ** 2).sum(), [x], create_graph=True)
 
 
