@@ -1,9 +1,9 @@
-"""Token ids in; ids, log-probs, weight versions and text out, of one model in this process.
+"""Generation by one model in this process: token ids go in; ids, log-probs, weight versions and text come out.
 
-Paged KV cache, prefix cache by weight version, one token-budget scheduler for prompts, chunks, decode and
-recomputation, siblings that share their prompt and are computed once while they draw the same tokens, decode
-steps that are recorded and repeated. A token's log-prob does not depend on what is computed beside it, and
-``score`` gives the same bits again. Nothing here trains, tokenises or knows of rewards.
+The KV cache is paged, and the prefix cache belongs to one weight version. One scheduler with a token budget serves
+prompts, chunks, decode and recomputation. Siblings share their prompt, and one row serves all that have drawn the same
+tokens. Decode steps run as captured graphs. All passes are batch-invariant: a token's log-prob does not depend on the
+rest of the batch, and ``score`` gives the same bits again. Nothing here trains, tokenises or knows of rewards.
 """
 
 from zerogap.engine.async_engine import AsyncEngine

@@ -1,9 +1,9 @@
 """An engine on a thread of its own, which serves many callers at once: a run, environments, evaluation, a server.
 
-The thread alone touches the engine. Callers send it jobs through a queue: requests, or a command such as a pause or a
-weight update. Before each step it does all jobs that have arrived, in order; while there is nothing to compute it
-sleeps on the queue. Requests that an asyncio loop submits before it next waits arrive as one job, so that they are
-scheduled together. Tokens do not depend on when a request arrives.
+Only the thread touches the engine. Callers send it jobs through a queue: requests, or a command such as a pause or a
+weight update. Before each step the thread does all jobs that have arrived, in order; while there is nothing to compute,
+it sleeps on the queue. All requests that an asyncio loop submits in one turn arrive as one job, so they are scheduled
+together. Tokens do not depend on when a request arrives.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class AsyncEngine:
-    """A ``rollout.Generator`` and ``weights.WeightSink`` over an ``Engine``. A context manager; closing it ends the thread.
+    """A ``rollout.Generator`` and ``weights.WeightSink`` over an ``Engine``. A context manager: leaving it closes it.
 
     Callers wait while the engine is paused, while its memory is released, and between ``begin_weight_update`` and
     ``end_weight_update``.
@@ -56,7 +56,7 @@ class AsyncEngine:
         self.close()
 
     def close(self) -> None:
-        """End the thread after its present step; whoever still waits gets an EngineStateError. May be called twice."""
+        """End the thread after its present step; waiting callers get an EngineStateError. May be called twice."""
         self._end()
 
     async def submit(
@@ -67,7 +67,7 @@ class AsyncEngine:
         Raises:
             InvalidRequest, RequestTooLong: the request cannot be served.
             EngineStateError: the engine is closed.
-            Exception: what a step raised. Every caller gets it; the engine goes on with later requests.
+            Exception: a step raised it. Every waiting caller gets it; the engine goes on with later requests.
         """
         caller = _Caller(request, is_watching=with_progress)
         self._send_together(caller)
@@ -84,11 +84,11 @@ class AsyncEngine:
                 self._worker.send(lambda: self._worker.forget(caller))
 
     async def abort(self, rid: str) -> None:
-        """End a request; its caller gets what was drawn so far. Unknown rids are ignored."""
+        """End a request; its caller gets the tokens drawn so far. Unknown rids are ignored."""
         await asyncio.wrap_future(self.call(lambda engine: engine.abort_request(rid)))
 
     def call(self, command: Callable[[Engine], Result]) -> Future[Result]:
-        """Do something with the engine between two of its steps. The result is waited for by another thread than its own."""
+        """Run a command on the engine between two steps. Do not wait for the result in the engine's own thread."""
         engine = self._worker.engine
         return self._worker.send(lambda: command(engine))
 
@@ -126,7 +126,7 @@ class AsyncEngine:
         self.call(lambda engine: engine.end_weight_update(version)).result()
 
     def _send_together(self, caller: "_Caller") -> None:
-        """Send a request with all others that its loop submits before it next waits."""
+        """Send a request together with all others that its loop submits in the same turn."""
         if caller.loop not in self._unsent:
             self._unsent[caller.loop] = []
             caller.loop.call_soon(self._send_unsent, caller.loop)
@@ -143,33 +143,33 @@ class AsyncEngine:
 
 
 class _Caller:
-    """Who waits for a request. Created in its loop; ``num_open`` is the loop's, the rest the thread's."""
+    """The caller that waits for a request. Created in its loop, which owns ``num_open``; the thread owns the rest."""
 
     def __init__(self, request: GenerateRequest, *, is_watching: bool) -> None:
         self.request, self.is_watching = request, is_watching
         self.loop = asyncio.get_running_loop()
         self.updates: asyncio.Queue[CompletionUpdate | BaseException] = asyncio.Queue()
         self.num_open = request.sampling_params.n
-        """Completions whose end it has not seen."""
+        """Completions whose end the caller has not seen."""
         self.is_gone = False
-        """It has stopped waiting, perhaps before its request was opened."""
+        """Whether the caller has stopped waiting, perhaps before its request was opened."""
         self.num_told = [0] * self.num_open
-        """Tokens of each completion that it knows."""
+        """Tokens of each completion that the caller has been given."""
 
 
 class _Worker:
-    """What the thread does and holds. It does not know the ``AsyncEngine``, whose end ends it."""
+    """What the thread does and owns. It holds no reference to the ``AsyncEngine``, so that one can be collected."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._callers: dict[str, _Caller] = {}
         self._door = threading.Lock()
-        """Held to put a job into the queue, and to close it: no job is left in a closed one."""
+        """Held to add a job to the queue and to close the queue, so that no job is left in a closed one."""
         self._is_closed = False
 
     def send(self, job: Callable[[], Result]) -> Future[Result]:
-        """Have the thread do a job; from any thread."""
+        """Have the thread do a job. Callable from any thread."""
         future: Future[Result] = Future()
         with self._door:
             if not self._is_closed:
@@ -179,12 +179,12 @@ class _Worker:
         return future
 
     def stop(self) -> None:
-        """Have the thread end; from any thread."""
+        """Have the thread end. Callable from any thread."""
         self._jobs.put(None)
 
     def run(self, num_threads: int) -> None:
-        """The thread: all jobs that are there, then a step, until it is stopped."""
-        # A new thread has a number of its own for OpenMP, and gradients are on.
+        """The thread's loop: do all waiting jobs, then a step, until it is stopped."""
+        # A new thread starts with its own OpenMP thread count and with gradients on.
         torch.set_num_threads(num_threads)
         try:
             with torch.no_grad():
@@ -194,26 +194,26 @@ class _Worker:
             self._close()
 
     def open(self, callers: list[_Caller]) -> None:
-        """Queue the requests of those that still wait."""
+        """Queue the requests of the callers that still wait."""
         for caller in callers:
             if caller.is_gone:
                 continue
             try:
                 self.engine.add_request(caller.request, is_watched=caller.is_watching)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with a request is its caller's
+            except Exception as error:  # noqa: BLE001 - the caller of a bad request gets the error
                 _deliver([(caller, error)])
             else:
                 self._callers[caller.request.rid] = caller
 
     def forget(self, caller: _Caller) -> None:
-        """Nobody waits for the request any more: end it."""
+        """End a request whose caller has left."""
         rid = caller.request.rid
         if self._callers.get(rid) is caller:
             del self._callers[rid]
             self.engine.abort_request(rid)
 
     def _do_jobs(self) -> bool:
-        """Do what has arrived; wait for more while a step would do nothing. False once the thread is to end."""
+        """Do the jobs that have arrived; wait for more while a step would do nothing. False if the thread must end."""
         while not self._jobs.empty() or self.engine.is_stalled:
             taken = self._jobs.get()
             if taken is None:
@@ -221,9 +221,9 @@ class _Worker:
             job, future = taken
             try:
                 future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - it is raised where the result is waited for
+            except BaseException as error:  # noqa: BLE001 - the future raises it in its caller
                 future.set_exception(error)
-            # Before the next job, which may open a request of the same rid.
+            # Before the next job, which may open a request with the same rid.
             self._hand_out(self.engine.take_outputs())
         return True
 
@@ -238,7 +238,7 @@ class _Worker:
         self._hand_out(outputs)
 
     def _hand_out(self, outputs: list[GenerateOutput]) -> None:
-        """Ends to whom they belong, and what has grown to those that watch."""
+        """Give outputs to their callers, and progress to the callers that watch."""
         news: list[tuple[_Caller, CompletionUpdate | BaseException]] = []
         for caller in self._callers.values():
             if caller.is_watching:
@@ -255,7 +255,7 @@ class _Worker:
         _deliver(news)
 
     def _close(self) -> None:
-        """Tell everybody who waits, or comes later, that the engine does nothing more."""
+        """Give present and later callers the error that the engine is closed."""
         with self._door:
             self._is_closed = True
         _deliver([(caller, _closed()) for caller in self._callers.values()])
@@ -273,16 +273,16 @@ def _end(worker: _Worker, thread: threading.Thread) -> None:
 
 
 def _closed() -> EngineStateError:
-    return EngineStateError("the engine is closed and generates no more; build a new one")
+    return EngineStateError("the engine is closed and generates nothing more; build a new one")
 
 
 def _deliver(news: list[tuple[_Caller, CompletionUpdate | BaseException]]) -> None:
-    """Wake each loop once, with all that is for its callers."""
+    """Wake each loop once, with all news for its callers."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Caller, Any]]] = {}
     for caller, update in news:
         by_loop.setdefault(caller.loop, []).append((caller, update))
     for loop, found in by_loop.items():
-        # A loop that is closed has no callers that wait.
+        # A closed loop has no waiting callers.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_hand_over, found)
 

@@ -1,11 +1,11 @@
-"""A step as arrays: which ids at which positions and slots, who sees what, which rows draw or are scored.
+"""A step as arrays: ids with their positions and slots, which keys each row sees, which rows draw or are scored.
 
-Nothing here costs what a sequence or the vocabulary is long, except the copy of page tables.
+The cost does not grow with sequence length or vocabulary size, except for the copy of page tables.
 
-Twins (``plan``) have one row together, and each its own slot to write and its own draw.
+Duplicates (``plan``) share one row; each has its own slot to write and its own draw.
 
-Letters: T rows (padded from 8 on), W keys and values to write (padded), B rows of the page table, one for each sequence
-that computes and the rest unused, P pages of the longest (padded), R draws, Q scored rows.
+Letters: T rows (padded from 8 on), W keys and values to write (padded), B rows of the page table (one for each sequence
+that computes, the rest unused), P pages of the longest sequence (padded), R draws, Q scored rows.
 """
 
 from collections.abc import Sequence as Sequences
@@ -19,52 +19,52 @@ from zerogap.engine.sequence import ScoreTask, Sequence
 from zerogap.kernels import PAGE_SIZE, ROW_MULTIPLE
 
 _LEAST_WIDTH = 16
-"""Pages of the narrowest page table."""
+"""Pages in the narrowest page table."""
 _WRITE_MULTIPLE = 64
-"""Slots to write are padded to a multiple of it: how many twins there are must not make a shape of its own."""
+"""The slots to write are padded to a multiple of this, so that the number of duplicates makes no new shape."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What goes through the model, in one order for all arrays."""
+    """What goes through the model; all arrays have the same order."""
 
     token_ids_T: np.ndarray
-    """int64; T is below 8, or a multiple of 8: full tiles of the AVX-512 product, and few shapes to record."""
+    """int64; T is below 8 or a multiple of 8: full tiles for the AVX-512 GEMM, and few shapes to capture."""
     row_sequence_T: np.ndarray
     """int32 index into the page table; 0 for padding rows."""
     row_position_T: np.ndarray
     """int32; -1 for padding rows."""
     write_row_W: np.ndarray
-    """int64 row whose key and value is written; twins share a row, and each has it on its own pages."""
+    """int64 row whose key and value are written; duplicates share a row, and each stores it on its own pages."""
     write_slot_W: np.ndarray
-    """int64 slot it is written to; -1 where W, a multiple of 64, is padded."""
+    """int64 slot to write to; -1 in the padding that makes W a multiple of 64."""
     page_table_BP: np.ndarray
-    """int32; B is T, P a power of two: few shapes to record. Entries that no row needs are 0."""
+    """int32; B is T and P a power of two: few shapes to capture. Entries that no row needs are 0."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Who draws a token, from which hidden states. How, their sequences say (``build_sampling_rows``)."""
+    """Which sequences draw a token, and from which hidden states. ``build_sampling_rows`` says how they draw."""
 
     sequences: list[Sequence]
-    """R of them, in order."""
+    """R sequences, in order."""
     row_R: np.ndarray
     """int64 row in T; -1 draws from the sequence's ``prompt_hidden_D``."""
     same_R: np.ndarray
-    """int64: the first draw from the same hidden state; its own place where logits are edited."""
+    """int64 index of the first draw from the same hidden state; a draw with edited logits has its own index."""
 
     @property
     def num_distinct(self) -> int:
-        """Rows of logits that the draws need."""
+        """Number of logit rows that the draws need."""
         return int((self.same_R == np.arange(len(self.same_R))).sum())
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Which rows predict a token whose log-prob is asked for."""
+    """The rows that predict a token to be scored."""
 
     tasks: list[tuple[ScoreTask, range]]
-    """Whose rows follow, and which of its own; Q rows together."""
+    """Each task with its rows, in the order of the arrays below; Q rows in all."""
     row_Q: np.ndarray
     """int64 row in T"""
     target_Q: np.ndarray
@@ -79,13 +79,13 @@ class Batch:
 
     rows: Rows
     page_copies: list[tuple[int, int]]
-    """(from, to), made before anything is written."""
+    """(from, to), copied before anything is written."""
     draws: Draws
     scores: Scores
 
 
 def build_batch(plan: StepPlan) -> Batch:
-    """Lay a plan out: sequences in plan order, each sequence's rows in order of position."""
+    """The arrays of a plan: sequences in plan order, each sequence's rows in order of position."""
     drawing = plan.drawing
     first_rows = _first_rows(plan.rows)
     return Batch(
@@ -97,7 +97,7 @@ def build_batch(plan: StepPlan) -> Batch:
 
 
 def _first_rows(scheduled_rows: list[ScheduledRows]) -> list[int]:
-    """The row in T where each sequence's rows begin; a twin's are those of the one that computes."""
+    """The row in T where each sequence's rows begin; a duplicate has the row of the sequence that computes it."""
     first_rows, end = [], 0
     for scheduled in scheduled_rows:
         first_rows.append(

@@ -1,7 +1,7 @@
-"""The engine under its owner's control: add, step, abort, pause, continue, flush, release, another weight version.
+"""The engine under its owner's control: add, step, abort, pause, continue, flush, release, change the weight version.
 
-Everything here but ``step`` happens between two steps, in the caller's thread. Not thread-safe: one
-thread calls, and callbacks run in it. ``AsyncEngine`` is that thread, and serves many callers.
+Everything but ``step`` happens between two steps, in the caller's thread. Not thread-safe: one thread makes all calls,
+and callbacks run in it. ``AsyncEngine`` owns such a thread and serves many callers.
 """
 
 from collections.abc import Collection
@@ -19,9 +19,9 @@ from zerogap.types import CompletionUpdate, GenerateOutput, GenerateRequest
 
 PauseMode = Literal["abort", "retract", "in_place"]
 _STRENGTH = {None: 0, "in_place": 1, "retract": 2, "abort": 3}
-"""A second pause may ask for more than the first, never for less."""
+"""A second pause may be stronger than the first, never weaker."""
 MEMORY_TAGS = ("kv_cache",)
-"""What can be released. Weights cannot: they are the trainer's own."""
+"""What can be released. Weights cannot: they belong to the trainer."""
 
 
 class EngineCore:
@@ -53,7 +53,7 @@ class EngineCore:
 
     @property
     def weight_version(self) -> int:
-        """Version that tokens drawn from now on are marked with."""
+        """The version stored with every token drawn from now on."""
         return self._loop.weight_version
 
     @property
@@ -68,7 +68,7 @@ class EngineCore:
 
     @property
     def is_updating(self) -> bool:
-        """Whether a weight update has begun and not ended: the weights may be of two versions."""
+        """Whether a weight update has begun and not ended: the weights may mix two versions."""
         return self._is_updating
 
     @property
@@ -100,14 +100,14 @@ class EngineCore:
         )
 
     def add_request(self, request: GenerateRequest, *, is_watched: bool = False) -> None:
-        """Queue a request; its outputs come out of ``step``.
+        """Queue a request; ``step`` returns its outputs.
 
         Args:
             request: what to continue.
-            is_watched: text is decoded as tokens are drawn, for ``updates``.
+            is_watched: decode text as tokens are drawn, for ``updates``.
 
         Raises:
-            InvalidRequest: parameters or ids without meaning here, or a rid that is still alive.
+            InvalidRequest: parameters or ids that make no sense here, or a rid that is still open.
             RequestTooLong: it does not fit the model's context or the KV cache.
         """
         self._loop.check([request])
@@ -117,7 +117,7 @@ class EngineCore:
                 sequence.stop.follow_text()
 
     def updates(self, rid: str) -> list[CompletionUpdate]:
-        """Those completions of a request that have drawn tokens and go on, as they are now."""
+        """The present state of a request's completions that have drawn tokens and have not ended."""
         opened = self._loop.open_requests.get(rid)
         alive = [s for s in opened.sequences if not s.is_finished and s.has_output] if opened else []  # fmt: skip
         return [build_update(sequence) for sequence in alive]
@@ -127,7 +127,7 @@ class EngineCore:
 
         Raises:
             NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied.
-            EngineStateError: there is something to compute, and a weight update has not ended.
+            EngineStateError: there is something to compute, but a weight update has not ended.
         """
         if not (self.is_paused or self.is_released or self.is_idle):
             self._refuse_if_updating()
@@ -135,7 +135,7 @@ class EngineCore:
         return self.take_outputs()
 
     def take_outputs(self) -> list[GenerateOutput]:
-        """The completions that ended since the last call, in a step or by an abort."""
+        """The completions that ended since the last call, by a step or an abort."""
         ready, self._loop.ready = self._loop.ready, []
         return ready
 
@@ -144,11 +144,11 @@ class EngineCore:
         return rid in self._loop.open_requests
 
     def abort_request(self, rid: str = "", *, abort_all: bool = False) -> None:
-        """End requests now; their callers get what was drawn so far. Unknown rids are ignored.
+        """End requests now; their callers get the tokens drawn so far. Unknown rids are ignored.
 
         Args:
             rid: exactly as in the request.
-            abort_all: every request, instead.
+            abort_all: abort every request instead.
         """
         message = "aborted by abort_request"
         if abort_all:
@@ -157,15 +157,14 @@ class EngineCore:
             self._loop.abort(self._loop.open_requests[rid], message)
 
     def pause_generation(self, mode: PauseMode = "abort") -> None:
-        """Steps do nothing until ``continue_generation``; nothing reads weights or writes KV meanwhile.
+        """Steps do nothing until ``continue_generation``; meanwhile nothing reads weights or writes KV.
 
-        A second pause may ask for more (``in_place``, then ``retract``, then ``abort``); asking for less
-        changes nothing.
+        A second pause may be stronger (``in_place``, then ``retract``, then ``abort``); a weaker one changes nothing.
 
         Args:
-            mode: ``abort`` ends all requests with partial outputs; ``retract`` takes running sequences off
-                their pages, to be recomputed with the weights of then; ``in_place`` leaves them on
-                their pages, so that they go on with keys and values of the weights of now.
+            mode: ``abort`` ends all requests with partial outputs. ``retract`` takes running sequences off their
+                pages; they are recomputed later, with the weights of that time. ``in_place`` leaves them on their
+                pages; they go on with the keys and values they have.
         """
         if mode not in _STRENGTH or mode is None:
             msg = f"pause mode = {mode!r} is unknown; use one of 'abort', 'retract', 'in_place'"
@@ -180,64 +179,65 @@ class EngineCore:
                 self._scheduler.retract(sequence)
 
     def continue_generation(self) -> None:
-        """End a pause; nothing happens without one.
+        """End a pause; without one nothing happens.
 
         Raises:
-            EngineStateError: memory is released.
+            EngineStateError: the memory is released.
         """
         self._refuse_if_released()
         self._pause = None
 
     def release_memory_occupation(self, tags: Collection[str] = MEMORY_TAGS) -> None:
-        """Give the memory of the KV cache back until ``resume_memory_occupation``; cached prefixes are lost.
+        """Give back the memory of the KV cache until ``resume_memory_occupation``; cached prefixes are lost.
 
-        Requests may be added meanwhile, and wait. What is released already stays so.
+        Requests may be added meanwhile; they wait. Releasing twice changes nothing.
 
         Args:
-            tags: of ``MEMORY_TAGS``.
+            tags: any of ``MEMORY_TAGS``.
 
         Raises:
             InvalidRequest: an unknown tag.
-            EngineStateError: sequences hold keys and values: neither idle nor paused with ``retract`` or ``abort``.
+            EngineStateError: sequences may hold keys and values, since the engine is neither idle nor paused with
+                ``retract`` or ``abort``.
         """
         _check_tags(tags)
         if not tags or self.is_released:
             return
         if not (self.is_idle or self._pause in ("retract", "abort")):
             state = f"paused ({self._pause})" if self.is_paused else "not paused"
-            msg = f"release_memory_occupation({list(tags)}) of an engine with {self.num_running} running and {self.num_waiting} waiting sequences that is {state}: their keys and values would be lost; finish or abort them, or call pause_generation('retract') first"
+            msg = f"release_memory_occupation({list(tags)}) of an engine with {self.num_running} running and {self.num_waiting} waiting sequences, {state}: their keys and values would be lost; finish or abort them, or call pause_generation('retract') first"
             raise EngineStateError(msg)
         self._scheduler.start_namespace()
         self._runner.clear()
         self._is_released = True
 
     def resume_memory_occupation(self, tags: Collection[str] = MEMORY_TAGS) -> None:
-        """Take released memory again, with an empty cache. What is held already stays as it is.
+        """Take released memory again, with an empty cache. Without a release nothing happens.
 
         Raises:
             InvalidRequest: an unknown tag.
         """
         _check_tags(tags)
         if tags and self.is_released:
-            # The pages' memory comes when they are written.
+            # The system gives memory to a page when it is first written.
             self._is_released = False
 
     def flush_cache(self) -> bool:
-        """Empty the prefix cache. False, and nothing is done, while a sequence holds KV pages."""
+        """Empty the prefix cache. Does nothing and returns False while a sequence holds KV pages."""
         if self._scheduler.running:
             return False
         self._scheduler.start_namespace()
         return True
 
     def set_weight_version(self, version: int) -> None:
-        """The model's weights are now another version's; takes effect with the next step.
+        """Declare that the model's weights are now another version; takes effect with the next step.
 
-        Cached prefixes of the old weights cannot be found any more. Running sequences go on with the keys
-        and values they have (pause with ``retract`` to recompute them), and share them with nobody; those
-        that had drawn nothing yet start again. Tokens drawn from here on carry the new version.
+        Cached prefixes of the old weights are no longer found. Running sequences that have drawn tokens go on with
+        their keys and values, unshared (pause with ``retract`` to recompute them); those that have drawn nothing
+        start again. Tokens drawn from now on carry the new version.
 
         Raises:
-            InvalidRequest: a version below 0.
+            InvalidRequest: the version is below 0.
             EngineStateError: a weight update has not ended; call ``end_weight_update`` when the weights are complete.
         """
         self._refuse_if_updating()
@@ -246,16 +246,16 @@ class EngineCore:
     def begin_weight_update(self) -> None:
         """The weights are about to change: nothing is generated or scored until ``end_weight_update``.
 
-        Requests may be added meanwhile, and wait. A second call begins again, after an update that failed half way.
+        Requests may be added meanwhile; they wait. After an update that failed half way, call it again to start over.
         """
         self._is_updating = True
 
     def end_weight_update(self, version: int) -> None:
-        """The weights are completely those of ``version``; otherwise as ``set_weight_version``.
+        """All weights are now those of ``version``; otherwise as ``set_weight_version``.
 
         Raises:
-            InvalidRequest: a version below 0; the update has not ended.
-            EngineStateError: none has begun.
+            InvalidRequest: the version is below 0; the update has not ended.
+            EngineStateError: no update has begun.
         """
         if not self.is_updating:
             msg = f"end_weight_update({version}) without a begin_weight_update: tokens may have been drawn while the weights changed; call begin_weight_update() before the first tensor is written"
@@ -264,10 +264,10 @@ class EngineCore:
         self._is_updating = False
 
     def check_integrity(self) -> None:
-        """Every page free, cached or held by a known holder; every open sequence waits or runs.
+        """Check that every page is free, cached or held by a known holder, and that every open sequence waits or runs.
 
         Raises:
-            EngineError: lists what is wrong; the engine has a defect.
+            EngineError: lists the contradictions; the engine has a defect.
         """
         found = self._loop.problems()
         if found:
@@ -275,7 +275,7 @@ class EngineCore:
             raise EngineError(msg)
 
     def _refuse_if_stopped(self) -> None:
-        """For calls that wait for tokens."""
+        """Refuse a call that would wait for tokens forever."""
         if self.is_paused:
             msg = f"the engine is paused ({self._pause}) and would block forever; call continue_generation() first"
             raise EngineStateError(msg)
@@ -291,7 +291,7 @@ class EngineCore:
 
     def _refuse_if_updating(self) -> None:
         if self.is_updating:
-            msg = f"a weight update that began after version {self.weight_version} has not ended, so the weights may be of two versions, and no policy would have drawn these tokens; publish a complete version first"
+            msg = f"a weight update that began after version {self.weight_version} has not ended, so the weights may mix two versions, and the tokens would belong to no policy; publish a complete version first"
             raise EngineStateError(msg)
 
     def _refuse_if_released(self) -> None:
@@ -301,7 +301,7 @@ class EngineCore:
 
 
 def _check_tags(tags: Collection[str]) -> None:
-    # A text would be taken for a collection of letters.
+    # A string would pass as a collection of letters.
     unknown = [tags] if isinstance(tags, str) else sorted(set(tags) - set(MEMORY_TAGS))
     if unknown:
         msg = f"memory tags = {tags!r}: {unknown} is unknown; give a list with any of {list(MEMORY_TAGS)}"

@@ -20,8 +20,8 @@ from zerogap.weights import Place, WeightDigest, copy_weights, digest_weights, p
 class Engine(EngineCore):
     """Generates from, and scores with, a ``CausalLM`` that may at the same time be trained.
 
-    The model's parameters are read in place. They change between ``begin_weight_update`` and ``end_weight_update``
-    (``weights.Publisher`` calls both); who changes them in one go may call ``set_weight_version`` afterwards.
+    The model's parameters are read in place. Change them between ``begin_weight_update`` and ``end_weight_update``
+    (``weights.Publisher`` calls both), or all at once between two steps and call ``set_weight_version`` afterwards.
 
     Example:
         ``Engine(model, kv_cache_tokens=16_384, eos_token_ids=tokenizer.eos_token_ids,
@@ -47,13 +47,13 @@ class Engine(EngineCore):
         Args:
             model: its parameters stay the caller's.
             kv_cache_tokens: size of the KV cache; rounded down to whole pages of 16.
-            eos_token_ids: every id that ends a completion, of the tokenizer and of the model's configs.
+            eos_token_ids: every id that ends a completion, from the tokenizer and the model's configs.
             max_running: most sequences that hold KV pages at once.
-            max_scheduled_tokens: most rows a forward pass computes; prompts are cut into chunks for it.
-            prefix_cache: share the KV of equal beginnings between requests. A request's siblings share
-                their prompt in any case.
+            max_scheduled_tokens: most rows that a forward pass computes; longer prompts are cut into chunks.
+            prefix_cache: share the KV of equal beginnings between requests. A request's siblings always share
+                their prompt.
             detokenizer: (ids, skip_special) -> text; None gives no text and allows no stop strings.
-            gemm: GEMM kernels of its passes.
+            gemm: GEMM kernels of the passes.
             weight_version: of the model's present weights.
             seed: default sampling seed, for requests without one; 0 or more.
         """
@@ -113,8 +113,8 @@ class Engine(EngineCore):
 
         Raises:
             InvalidRequest, RequestTooLong: a request cannot be served; none was started.
-            EngineStateError: the engine is paused, its memory released or a weight update not ended, and nobody could
-                change it. Requests are aborted.
+            EngineStateError: the engine is paused, its memory is released or a weight update has not ended, so the
+                call would wait forever. Requests are aborted.
             NumericsError: a log-prob was not finite. Requests are aborted.
         """
         self._loop.check(requests)
@@ -173,18 +173,18 @@ class Engine(EngineCore):
         return digest_weights(self._read_weights())
 
     def places(self) -> Mapping[str, Place]:
-        """Where the tensors lie that forward passes read, by name; they may be the trainer's own."""
+        """Where the tensors that forward passes read lie, by name; they may belong to the trainer."""
         return places_of(self._read_weights())
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy every tensor into the one of its name, in place: recorded passes stay valid.
+        """Copy every tensor into the one of its name, in place: captured graphs stay valid.
 
         Raises:
-            WeightSyncError: not exactly this model's tensors; the engine then holds two versions.
+            WeightSyncError: these are not exactly this model's tensors; the weights then mix two versions.
             EngineStateError: no weight update has begun.
         """
         if not self.is_updating:
-            msg = "write_weights outside of a weight update: if it failed half way, tokens would be drawn from two versions; call begin_weight_update() first"
+            msg = "write_weights outside a weight update: if it failed half way, tokens would be drawn from a mix of two versions; call begin_weight_update() first"
             raise EngineStateError(msg)
         copy_weights(weights, self._read_weights())
 

@@ -1,11 +1,11 @@
-"""Recorded forward passes, one for each shape of inputs, while the model stays what it was.
+"""Captured graphs of forward passes, one for each set of input shapes, valid while the model stays the same.
 
-A decode step runs the same kernels as the one before with other inputs. The second time that its shapes occur, a pass
-is recorded (``kernels.program``); from the third on it is repeated without Python between the kernels. Whatever could
-make a recording wrong throws all of them away: another address of a weight or of the KV cache, another module, other
-kernels, another number of threads. While a module has a hook, every pass runs as it is written, since hooks are Python.
-Only the CPU's passes are recorded. A model that computes something with torch between the kernels cannot be recorded; it runs as before, and ``why_not``
-says what stood in the way.
+A decode step runs the same kernels as the one before, with other inputs. The second time its shapes occur, the pass is
+captured (``kernels.capture``); from the third time on the graph runs without Python between the kernels. Anything
+that could make a graph wrong drops all graphs: another address of a weight or of the KV cache, another module, other
+kernels, another number of threads. While a module has a hook, every pass runs in Python, since hooks are Python. Only
+passes on the CPU are captured. A model that computes with torch between the kernels cannot be captured: it runs in
+Python, and ``why_not`` gives the reason.
 """
 
 from collections import OrderedDict
@@ -27,17 +27,17 @@ from zerogap.kernels import (
 )
 
 _MAX_ROWS = 256
-"""Passes with more rows take so long that Python does not show."""
+"""Passes with more rows take so long that Python's share does not matter."""
 _MAX_GRAPHS = 64
 _ARENA_BYTES = 256 << 20
-"""Address space, not memory: only what a pass touches is there."""
+"""Address space, not memory: only pages that a pass touches take up memory."""
 
 
 class GraphCache:
-    """Runs forward passes of one model, recorded where that is possible."""
+    """Runs forward passes of one model, as captured graphs where possible."""
 
     def __init__(self, model: nn.Module, compute: Compute = PLAIN) -> None:
-        """Nothing recorded yet; ``compute`` is how every pass computes."""
+        """Start without graphs; ``compute`` is how every pass computes."""
         self._model, self._compute = model, compute
         self._look_at_modules()
         self._graphs: OrderedDict[Hashable, CapturedGraph] = OrderedDict()
@@ -45,20 +45,20 @@ class GraphCache:
         self._arena: Arena | None = None
         self._state: tuple[object, ...] = ()
         self.why_not: str | None = None
-        """Why passes are not recorded; None while they are."""
+        """Why passes are not captured; None while they are."""
         self._refused_choice: tuple[object, ...] = ()
         self.num_repeated = 0
-        """Passes that were run from a recording."""
+        """Passes that ran as a captured graph."""
 
     def forward(
         self, inputs: Sequence[Tensor], places: Sequence[Tensor], run: Callable[[], Tensor]
     ) -> Tensor:
-        """``run()``, or the same from a recording; its result is valid until the next call.
+        """The result of ``run()``, or of its captured graph; valid until the next call.
 
         Args:
-            inputs: every tensor that ``run`` reads and that is another one each time, the token ids first; their
-                shapes decide which recording fits.
-            places: tensors that ``run`` reads or writes where they are, beside the model's own.
+            inputs: every tensor that ``run`` reads and that is new in each call, the token ids first; their shapes
+                decide which graph fits.
+            places: tensors that ``run`` reads or writes in place, besides the model's own.
             run: the pass itself.
         """
         if len(inputs[0]) > _MAX_ROWS or not inputs[0].is_cpu or self._is_refused():
@@ -84,7 +84,7 @@ class GraphCache:
         return self._record(shapes, inputs, run)
 
     def _is_refused(self) -> bool:
-        """A pass that could not be recorded with a BLAS may be with other products."""
+        """Whether capturing failed with the present GEMM kernels; with others it may succeed."""
         if self.why_not is not None and gemm_choice(self._compute) != self._refused_choice:
             self.why_not = None
         return self.why_not is not None
@@ -104,7 +104,7 @@ class GraphCache:
         return output
 
     def _look_at_modules(self) -> None:
-        """Where everything stands that may be replaced in a module: dictionaries, and not what is in them."""
+        """Find the dictionaries in which a module's parts may be replaced; their contents are read at each pass."""
         modules = list(self._model.modules())
         self._submodules = [m._modules for m in modules if m._modules]
         self._known_children = self._children()
@@ -118,7 +118,7 @@ class GraphCache:
         return list(chain.from_iterable(d.values() for d in self._submodules))
 
     def _model_state(self, places: Sequence[Tensor]) -> tuple[object, ...]:
-        """What recordings rest on beside the modules: equal states, equal calls."""
+        """What graphs depend on besides the modules: while it is equal, the graphs are valid."""
         addresses = [None if t is None else t.data_ptr() for d in self._tensors for t in d.values()]
         addresses += [tensor.data_ptr() for tensor in places]
         return (*addresses, torch.get_num_threads(), gemm_choice(self._compute))

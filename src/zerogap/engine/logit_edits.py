@@ -1,7 +1,7 @@
 """Penalties, biases and bans of one sequence, as a short list of (id, scale, add).
 
-Costs a step what the completion is long (and the prompt, for a repetition penalty), never the
-vocabulary. A sequence without any of them has no object of this kind.
+The cost of a step grows with the completion (and the prompt, for a repetition penalty), never with the vocabulary.
+A sequence without any edits has no ``LogitEdits``.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ _INITIAL_CAPACITY = 16
 
 
 class LogitEdits:
-    """Counts what was drawn, and gives the present edits of the logits."""
+    """Counts drawn ids, and gives the edits for the next draw."""
 
     def __init__(
         self, params: SamplingParams, prompt_ids: np.ndarray, stop_ids: Collection[int]
@@ -38,14 +38,14 @@ class LogitEdits:
     def build(
         cls, params: SamplingParams, prompt_ids: np.ndarray, stop_ids: Collection[int]
     ) -> "LogitEdits | None":
-        """The edits of a new sequence; None if its logits stay as they are."""
+        """The edits of a new sequence; None if its logits are never edited."""
         bans = bool(params.min_new_tokens and stop_ids)
         is_needed = _has_penalty(params) or params.logit_bias or bans
         return cls(params, prompt_ids, stop_ids) if is_needed else None
 
     @property
     def num_ids(self) -> int:
-        """E of ``entries``."""
+        """Number of ids that ``entries`` lists."""
         return len(self._column_of)
 
     def observe(self, token: int) -> None:
@@ -68,7 +68,7 @@ class LogitEdits:
         return np.fromiter(self._column_of, np.int32, size), scale, add
 
     def _set(self, row: int, token: int, value: float) -> None:
-        # Looked up first: it may put a larger array in the place of the present one.
+        # Before the assignment: ``_find`` may replace ``_values`` by a larger array.
         at = self._find(token)
         self._values[row, at] = value
 

@@ -1,7 +1,7 @@
-"""The life of requests inside the engine, one step at a time: each ends exactly once.
+"""The life of requests inside the engine, one step at a time: each completion ends exactly once.
 
-A step plans (scheduler), lays out (batch), computes (runner) and commits: what was drawn is recorded with
-the weight version that drew it, and what has ended leaves. An abort happens between two steps.
+A step plans (scheduler), builds arrays (batch), computes (runner) and commits: it stores each drawn token with the
+weight version that drew it, and lets ended sequences leave. An abort happens between two steps.
 """
 
 import time
@@ -37,11 +37,11 @@ class EngineLoop:
         self.scheduler = scheduler
         self.stats = StatsCounter()
         self.weight_version = weight_version
-        """Marks the tokens that are drawn from now on."""
+        """Stored with every token drawn from now on."""
         self.ready: list[GenerateOutput] = []
-        """Ended completions of requests that nobody waits for; whoever takes them clears the list."""
+        """Ended completions of requests without an owner; ``EngineCore.take_outputs`` empties the list."""
         self.open_requests: dict[str, OpenRequest] = {}
-        """By rid: those with a completion that has not ended."""
+        """By rid: the requests with a completion that has not ended."""
         self._runner = runner
         self._seed = seed
         self._num_arrived = 0
@@ -62,13 +62,13 @@ class EngineLoop:
         for request in requests:
             check_request(request, self.limits)
             if request.rid in seen:
-                msg = f"request {request.rid} is alive already; give each request its own rid, or leave rid out"
+                msg = f"request {request.rid} is still open; give each request its own rid, or leave rid out"
                 raise InvalidRequest(msg)
             seen.add(request.rid)
 
     def open(self, request: GenerateRequest, *, is_owned: bool) -> OpenRequest:
         """Queue a checked request. If ``is_owned``, the caller reads its outputs from the result."""
-        # Not the arrival number, which scores use up too: to score must not change what is drawn.
+        # Not the arrival number, which scores use too: scoring must not change later draws.
         words = np.random.SeedSequence((self._seed, self._num_requests)).generate_state(
             1, np.uint64
         )
@@ -86,12 +86,12 @@ class EngineLoop:
         return opened
 
     def next_arrival(self) -> int:
-        """A number for something that arrives; what arrived earlier is older."""
+        """The number of a new arrival; lower is older."""
         self._num_arrived += 1
         return self._num_arrived - 1
 
     def abort(self, opened: OpenRequest, message: str) -> None:
-        """End what has not ended of a request, with what was drawn so far."""
+        """End the open completions of a request, with the tokens drawn so far."""
         for sequence in opened.sequences:
             if not sequence.is_finished:
                 self._finish(sequence, FinishReason("abort", message=message))
@@ -106,7 +106,7 @@ class EngineLoop:
 
         Raises:
             NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied, as after any
-                other exception of the runner and after an interrupt.
+                other exception of the runner, interrupts included.
         """
         if self.is_idle:
             return
@@ -128,7 +128,7 @@ class EngineLoop:
         )
 
     def problems(self) -> list[str]:
-        """What contradicts itself, in words: pages, siblings, requests that nobody works on."""
+        """Contradictions in pages, siblings and requests, in words."""
         found = self.scheduler.problems()
         alive = {id(sequence) for sequence in [*self.scheduler.waiting, *self.scheduler.running]}
         for opened in self.open_requests.values():
@@ -146,12 +146,12 @@ class EngineLoop:
             self._give_up(msg)
             raise NumericsError(msg) from error
         except BaseException as error:
-            # The plan counts pages as copied and prompts as forked, and nobody knows how far the step came.
-            self._give_up(f"a step was not computed to its end: {error!r}")
+            # The plan counts pages as copied and prompts as forked, but how far the step came is unknown.
+            self._give_up(f"a step did not finish: {error!r}")
             raise
 
     def _commit(self, plan: StepPlan, batch: Batch, result: StepResult) -> None:
-        """Record what was computed, scored and drawn; let go of what has ended."""
+        """Store the computed, scored and drawn values, and end the sequences that are done."""
         for scheduled in plan.rows:
             self.stats.count_rows(scheduled)
             self.scheduler.advance(scheduled)
@@ -167,7 +167,7 @@ class EngineLoop:
     def _record_draws(self, sequences: list[Sequence], result: StepResult) -> None:
         tokens, log_probs = result.token_R.tolist(), result.log_prob_R.tolist()
         kept_log_mass = result.kept_log_mass_R.tolist()
-        # Siblings that draw the same token in the same step stay twins; the others part here.
+        # Siblings of a branch that draw the same token in the same step stay in one branch; the others part here.
         branches: dict[tuple[int, int], int] = {}
         for row, sequence in enumerate(sequences):
             if sequence.branch:
@@ -185,7 +185,7 @@ class EngineLoop:
                 self._finish(sequence, reason)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """The sequence leaves the scheduler, and its one output is made."""
+        """Take the sequence off the scheduler, and make its one output."""
         self.scheduler.finish(sequence, is_aborted=reason.kind == "abort")
         if sequence.score is not None:
             return
@@ -201,7 +201,7 @@ class EngineLoop:
             del self.open_requests[sequence.rid]
 
     def _give_up(self, message: str) -> None:
-        """End everything and forget all KV: what a NaN has touched would spread to later requests."""
+        """End everything and forget all KV: pages with NaN would spoil later requests."""
         self.abort_all(message)
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             self.scheduler.finish(sequence)

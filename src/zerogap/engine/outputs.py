@@ -1,4 +1,4 @@
-"""What leaves the engine: a completion with everything that is known of each token."""
+"""What leaves the engine: completions, with all that is known about each token."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class GenerateProgress:
     """How far a ``generate`` call is, after a step."""
 
     num_finished: int
-    """Completions that ended."""
+    """Completions that have ended."""
     num_sequences: int
     """Completions in all."""
     num_tokens: int
@@ -19,7 +19,7 @@ class GenerateProgress:
 
 
 def build_update(sequence: Sequence) -> CompletionUpdate:
-    """What a caller sees of a sequence that goes on."""
+    """The present state of a sequence that has not ended."""
     return CompletionUpdate(
         rid=sequence.rid,
         index=sequence.index,
@@ -31,7 +31,7 @@ def build_update(sequence: Sequence) -> CompletionUpdate:
 
 
 def build_output(sequence: Sequence, reason: FinishReason, text: str | None) -> GenerateOutput:
-    """What the caller gets of a sequence that has ended."""
+    """The result of a sequence that has ended."""
     num_output = sequence.num_output
     return GenerateOutput(
         rid=sequence.rid,

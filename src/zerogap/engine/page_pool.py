@@ -1,8 +1,8 @@
-"""Ownership of KV cache pages: every page is free, held by someone, or idle in the prefix cache.
+"""Ownership of KV cache pages: every page is free, held, or idle in the prefix cache.
 
-The pool knows numbers only, no tensors and no tokens. A page may have several holders (sequences that
-share a prefix, siblings that wait for their prompt) and may at the same time be kept by the prefix
-cache. Conservation law: ``num_free + num_held + num_idle == num_pages``, always.
+The pool knows page numbers only, no tensors and no tokens. A page may have several holders (sequences that share a
+prefix, siblings that wait for their prompt), and the prefix cache may keep it at the same time. Conservation law:
+``num_free + num_held + num_idle == num_pages``, always.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,7 @@ from zerogap.errors import OutOfPages
 
 
 class PagePool:
-    """A free list, a count of holders a page, and the idle pages in order of last use."""
+    """A free list, the number of holders of each page, and the idle pages in order of last use."""
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
@@ -26,7 +26,7 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Pages with no holder that the prefix cache does not keep."""
+        """Pages that have no holder and that the prefix cache does not keep."""
         return len(self._free)
 
     @property
@@ -36,7 +36,7 @@ class PagePool:
 
     @property
     def num_available(self) -> int:
-        """Pages that can be allocated, after eviction if need be."""
+        """Pages that can be allocated, after eviction if necessary."""
         return len(self._free) + len(self._idle)
 
     def num_holders(self, page: int) -> int:
@@ -47,10 +47,10 @@ class PagePool:
         """Take free pages, one holder each.
 
         Raises:
-            OutOfPages: fewer are free; the prefix cache must evict first.
+            OutOfPages: fewer pages are free; the prefix cache must evict first.
         """
         if count > len(self._free):
-            msg = f"{count} KV pages were asked for and {len(self._free)} of {self.num_pages} are free ({len(self._idle)} idle in the prefix cache); evict or retract first"
+            msg = f"{count} KV pages were requested, but {len(self._free)} of {self.num_pages} are free ({len(self._idle)} idle in the prefix cache); evict or retract first"
             raise OutOfPages(msg)
         pages = [self._free.pop() for _ in range(count)]
         for page in pages:
@@ -58,7 +58,7 @@ class PagePool:
         return pages
 
     def hold(self, pages: Sequence[int]) -> None:
-        """Add a holder to pages that somebody holds or the prefix cache keeps."""
+        """Add a holder to pages that are held or that the prefix cache keeps."""
         for page in pages:
             if not self._holders[page]:
                 del self._idle[page]
@@ -79,25 +79,25 @@ class PagePool:
                     self._free.append(page)
 
     def keep(self, page: int) -> None:
-        """The prefix cache keeps a page that has a holder: it becomes idle, not free, when released."""
+        """The prefix cache keeps a held page: when released, the page becomes idle, not free."""
         self._is_kept[page] = True
 
     def drop(self, page: int) -> None:
-        """The prefix cache lets go of the page."""
+        """The prefix cache no longer keeps the page."""
         self._is_kept[page] = False
         if not self._holders[page]:
             del self._idle[page]
             self._free.append(page)
 
     def oldest_idle(self) -> int:
-        """The idle page that has not been used for longest. There must be one."""
+        """The least recently used idle page. There must be one."""
         return next(iter(self._idle))
 
     def problems(self, holders_P: np.ndarray, is_kept_P: np.ndarray) -> list[str]:
-        """What contradicts the conservation law, in words.
+        """Violations of the conservation law, in words.
 
         Args:
-            holders_P: how many holders of each page the caller can name.
+            holders_P: number of holders of each page that the caller knows.
             is_kept_P: whether the prefix cache knows the page.
         """
         times_free_P = np.bincount(np.array(self._free, np.int64), minlength=self.num_pages)
@@ -105,9 +105,8 @@ class PagePool:
         is_idle_P[list(self._idle)] = True
         counted_P = np.array(self._holders)
         wrong = {
-            "counts other holders than there are": counted_P != holders_P,
-            "is kept by the prefix cache, or not, against its own record": is_kept_P
-            != self._is_kept,
+            "has another number of holders than it counts": counted_P != holders_P,
+            "and the prefix cache disagree on whether it is kept": is_kept_P != self._is_kept,
             "is not exactly one of free, idle and held": times_free_P + is_idle_P + (counted_P > 0)
             != 1,
         }

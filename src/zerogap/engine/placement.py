@@ -1,9 +1,8 @@
-"""Where sequences get their pages from, and what becomes of the pages when they leave.
+"""Where sequences get their pages from, and what happens to the pages when sequences leave.
 
-A sequence starts from the prefix cache, or forks the prompt that a sibling computed; it grows page by
-page; while it computes its prompt, full pages are published for others; and when it stops, all that it
-computed stays in the cache until the room is needed. Who may start, and who must stop, is the
-scheduler's business.
+A sequence starts from the prefix cache, or forks the prompt that a sibling computed. It grows page by page. While it
+computes its prompt, it publishes full pages for others. When it stops, its pages stay in the cache until the room is
+needed. The scheduler decides which sequences start and stop.
 """
 
 import numpy as np
@@ -17,7 +16,7 @@ from zerogap.engine.siblings import SiblingIndex, Siblings
 from zerogap.kernels import PAGE_SIZE
 
 PagesInFlight = set[tuple[Node | None, Block]]
-"""Pages that are being computed: the page before, and their ids."""
+"""Pages that are being computed, each as its parent node and its ids."""
 
 
 class Placement:
@@ -29,35 +28,35 @@ class Placement:
 
     @property
     def pool(self) -> PagePool:
-        """The pages themselves."""
+        """The pool of the cache."""
         return self.cache.pool
 
     def start(
         self, sequence: Sequence, plan: StepPlan, in_flight: PagesInFlight, *, reserve: int
     ) -> bool | None:
-        """Pages for all rows that are missing, from the cache as far as it goes.
+        """Give a sequence pages for all its missing rows, from the prefix cache as far as possible.
 
         Args:
-            sequence: waits; on success its computed rows are set.
+            sequence: a waiting one; on success its computed rows are set.
             plan: gets the copy of a page that is shared in part.
-            in_flight: pages that somebody is computing.
+            in_flight: pages that other sequences are computing.
             reserve: pages that must be left over.
 
         Returns:
-            False if there are too few pages, None if somebody computes more of the prefix just now.
+            False if there are too few pages, None if another sequence is computing the next page of the prefix.
         """
         match = self.cache.match(sequence.token_ids, sequence.cache_limit, weights=sequence.weights)
         next_block = block_at(sequence.token_ids, len(match.pages), sequence.cache_limit)
         if (match.node, next_block) in in_flight:
             return None
-        # Held first: an allocation may evict, and must not evict what was just found.
+        # Hold first: the allocation may evict, and must not evict the pages just found.
         self.pool.hold(match.pages)
         fresh = self._allocate(num_pages_for(sequence.goal) - len(match.pages), reserve)
         if fresh is None:
             self.pool.release(match.pages)
             return False
         if match.partial_page is not None:
-            # The source may have just been evicted, but nobody writes to it before the copy is made.
+            # The allocation may have evicted the source, but nothing writes to it before the copy.
             plan.page_copies.append((match.partial_page, fresh[0]))
         sequence.append_pages([*match.pages, *fresh])
         sequence.node, sequence.num_published = match.node, len(match.pages)
@@ -79,7 +78,7 @@ class Placement:
         return True
 
     def grow(self, sequence: Sequence) -> bool:
-        """A page for the next row, if it needs one; False if there is none."""
+        """Make room for the next row, with a new page if necessary; False if no page can be had."""
         if sequence.num_computed < sequence.num_pages * PAGE_SIZE:
             return True
         pages = self.cache.allocate(1)
@@ -88,7 +87,7 @@ class Placement:
         return pages is not None
 
     def publish(self, sequence: Sequence) -> None:
-        """Let others find the full pages that are computed."""
+        """Let other sequences find the full computed pages."""
         if not self._is_shareable(sequence):
             return
         start, end = sequence.num_published, sequence.num_computed // PAGE_SIZE
@@ -100,7 +99,7 @@ class Placement:
         sequence.num_published = end
 
     def stop(self, sequence: Sequence) -> None:
-        """Take the sequence off its pages; what is computed on them stays cached while there is room."""
+        """Take the sequence off its pages; their contents stay cached while there is room."""
         if self._is_shareable(sequence):
             self.publish(sequence)
             tail = block_at(sequence.token_ids, sequence.num_published, sequence.num_computed)
@@ -111,7 +110,7 @@ class Placement:
         sequence.forget_kv()
 
     def keep_prompt(self, sequence: Sequence, hidden_D: Tensor) -> None:
-        """The sequence has computed its prompt: keep it for the siblings that wait for it, if any."""
+        """The sequence has computed its prompt: keep the prompt for waiting siblings, if any."""
         siblings = self.siblings.waiting_for(sequence)
         if siblings is not None:
             siblings.hidden_D, siblings.branch = hidden_D.clone(), new_branch()
@@ -120,13 +119,13 @@ class Placement:
             self.pool.hold(siblings.pages)
 
     def drop_kept_prompts(self, *, only_an_orphan: bool = False) -> bool:
-        """Let go of prompts that siblings wait for: they compute them again.
+        """Release prompts that are kept for siblings: they will compute them again.
 
         Args:
-            only_an_orphan: at most one, whose pages no running sequence shares.
+            only_an_orphan: release at most one, whose pages no running sequence shares.
 
         Returns:
-            Whether there was any.
+            Whether any was released.
         """
         kept = [s for s in self.siblings if (s.is_orphaned if only_an_orphan else s.is_ready)]
         kept = kept[:1] if only_an_orphan else kept
@@ -135,7 +134,7 @@ class Placement:
         return bool(kept)
 
     def is_computing_a_page(self, sequence: Sequence) -> bool:
-        """Whether the running sequence is at a full page of its prefill that others may wait for."""
+        """Whether the running sequence is computing a full page of its prefill that others may wait for."""
         next_end = (sequence.num_published + 1) * PAGE_SIZE
         return self._is_shareable(sequence) and next_end <= sequence.prefill_end
 
@@ -156,10 +155,10 @@ class Placement:
 
 
 def next_page(sequence: Sequence) -> tuple[Node | None, Block]:
-    """The page a running sequence is at, as an entry of ``PagesInFlight``."""
+    """The page that a running sequence is computing, as an entry of ``PagesInFlight``."""
     return sequence.node, block_at(sequence.token_ids, sequence.num_published, sequence.num_tokens)
 
 
 def _node(sequence: Sequence) -> Node:
-    assert sequence.node is not None, f"{sequence.rid} runs without a place in the prefix cache"
+    assert sequence.node is not None, f"{sequence.rid} runs without a node in the prefix cache"
     return sequence.node

@@ -1,7 +1,7 @@
-"""What one step does: rows to compute, sequences that draw, pages to copy before.
+"""What one step does: rows to compute, sequences that draw, pages to copy first.
 
-Twins are siblings of one lineage (``sequence``): they hold the same keys, values and tokens, so their next rows are the
-same bits. The first one in the plan computes the row; the others take it, and cost no budget.
+Siblings of one branch (``Sequence.branch``) hold the same keys, values and tokens, so their next rows have the same
+bits. The first one in the plan computes the row; the others are its duplicates, share the row and cost no budget.
 """
 
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from zerogap.engine.sequence import Sequence
 
 @dataclass(frozen=True)
 class ScheduledRows:
-    """The next ``num_rows`` missing rows of a sequence; 0 if it only draws (from a sibling's prompt)."""
+    """The next ``num_rows`` missing rows of a sequence; 0 if it only draws (from a prompt that a sibling computed)."""
 
     sequence: Sequence
     num_rows: int
     draws: bool
     """Whether nothing is missing afterwards, so that the sequence draws a token."""
     duplicate_of: int | None = None
-    """Place in the plan of the sequence with the same tokens whose row is this one's too; None computes its own."""
+    """Place in the plan of the sequence whose row this one shares; None if it computes its own."""
 
 
 @dataclass
 class StepPlan:
-    """One step. Filled by the scheduler, read by everybody else."""
+    """One step. The scheduler fills it; all others only read it."""
 
     budget: int
     """Rows that may still be computed."""

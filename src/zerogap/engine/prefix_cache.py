@@ -1,11 +1,11 @@
 """Lookup of computed prefixes: a radix tree whose edges are page-size blocks of token ids.
 
 Goes in: the ids of a sequence and the pages that hold their keys and values. Comes out: the longest
-known prefix. Full pages are shared by reference. A prefix that ends inside a page is found too: the
-caller copies that page and goes on writing in the copy (copy-on-write), so nothing is recomputed.
+known prefix. Full pages are shared by reference. A prefix may end inside a page: the caller copies that
+page and goes on writing in the copy (copy-on-write), so nothing is recomputed.
 
-Each policy and adapter has a tree of its own, and all belong to one weight version. ``start_namespace`` abandons
-them: pages of old weights can no longer be found, and those that nobody holds are free at once.
+Each policy and adapter has its own tree, and all trees belong to one weight version. ``start_namespace`` drops them:
+pages of old weights are no longer found, and pages without a holder are free at once.
 """
 
 from bisect import bisect_left, insort
@@ -18,35 +18,35 @@ from zerogap.engine.page_pool import PagePool
 from zerogap.kernels import PAGE_SIZE
 
 Block = tuple[int, ...]
-"""Token ids of one page; shorter than a page only at the end of a finished sequence."""
+"""Token ids of one page; shorter than a page only at the end of a stopped sequence."""
 WeightsName = tuple[str, str]
-"""The names of a policy and of the adapter on it."""
+"""The names of a policy and of its adapter."""
 BASE_WEIGHTS: WeightsName = ("", "")
 """An engine's only model, without an adapter."""
 
 
 @dataclass(eq=False)
 class Node:
-    """A page in the tree: the block of ids on it, after all the blocks on the way from the root."""
+    """A page in the tree, with its block of ids; the blocks on the path from the root come before it."""
 
     block: Block
     page: int
     parent: "Node | None"
     children: dict[Block, "Node"] = field(default_factory=dict)
     ordered: list[Block] = field(default_factory=list)
-    """Keys of ``children``, sorted: the longest common prefix of any block is with a neighbour."""
+    """Keys of ``children``, sorted: the child that shares most leading ids with a block is its neighbour."""
 
 
 @dataclass(frozen=True)
 class PrefixMatch:
-    """What of a token sequence is in the cache."""
+    """The part of a token sequence that is in the cache."""
 
     node: Node
-    """The deepest full page."""
+    """The last full page of the match."""
     pages: list[int]
-    """Full pages, in order, not yet held."""
+    """The full pages, in order; the match holds none of them."""
     partial_page: int | None
-    """A page whose first ``num_partial`` slots continue the match; to be copied, never written."""
+    """A page whose first ``num_partial`` slots continue the match; copy it, never write it."""
     num_partial: int
 
     @property
@@ -56,20 +56,20 @@ class PrefixMatch:
 
 
 class PrefixCache:
-    """The tree and the pool it lives on; the only way to allocate and release pages."""
+    """The trees, and the pool whose pages they keep; the only way to allocate pages."""
 
     def __init__(self, num_pages: int, *, is_enabled: bool = True) -> None:
         self.pool = PagePool(num_pages)
         self.is_enabled = is_enabled
         self.namespace = 0
-        """Changes whenever the weights do; a sequence may share pages only of the present one."""
+        """Grows whenever the weights change; a sequence shares pages only within the present namespace."""
         self._roots: dict[WeightsName, Node] = {}
         self._node_of_page: dict[int, Node] = {}
 
     def match(
         self, token_ids: np.ndarray, limit: int, *, weights: WeightsName = BASE_WEIGHTS
     ) -> PrefixMatch:
-        """The longest prefix that these weights computed, among the first ``limit`` tokens. Holds nothing: call ``pool.hold``."""
+        """The longest known prefix of the first ``limit`` tokens under these weights; ``pool.hold`` keeps its pages."""
         node, pages = self._roots.setdefault(weights, Node((), -1, None)), []
         while len(pages) < limit // PAGE_SIZE:
             child = node.children.get(block_at(token_ids, len(pages), limit))
@@ -85,11 +85,11 @@ class PrefixCache:
     ) -> tuple[Node, list[int]]:
         """Add full pages below ``at``, whose path the caller holds.
 
-        Where a block is known already, the caller's page is released and the tree's is held in its
-        place: the same ids at the same version have the same bits.
+        Where a block is already known, the caller's page is released and the tree's page is held instead:
+        equal ids at one version have equal bits.
 
         Returns:
-            The deepest node, and the pages that the caller now holds instead of ``pages``.
+            The last node, and the pages that the caller now holds instead of ``pages``.
         """
         held = []
         for block, page in zip(blocks, pages, strict=True):
@@ -104,12 +104,12 @@ class PrefixCache:
         return at, held
 
     def publish_tail(self, at: Node, block: Block, page: int) -> None:
-        """Add a last, partly filled page below ``at``; nothing if its ids are known already."""
+        """Add a last, partly filled page below ``at``, unless its ids are already known."""
         if block and _closest_child(at, block)[1] < len(block):
             self._add(at, block, page)
 
     def allocate(self, count: int) -> list[int] | None:
-        """``count`` pages, evicting the longest unused ones; None, and no change, if there are too few."""
+        """``count`` pages, evicting the least recently used; None, without any change, if there are too few."""
         if count > self.pool.num_available:
             return None
         while self.pool.num_free < count:
@@ -117,7 +117,7 @@ class PrefixCache:
         return self.pool.allocate(count)
 
     def start_namespace(self) -> None:
-        """Forget everything. Pages that sequences hold stay theirs and can no longer be shared."""
+        """Forget everything. Sequences keep the pages they hold, which can no longer be shared."""
         for page in self._node_of_page:
             self.pool.drop(page)
         self._node_of_page.clear()
@@ -141,7 +141,7 @@ class PrefixCache:
             if parent is None or parent.parent is None:
                 continue
             if holders_P[node.page] > holders_P[parent.page]:
-                found.append(f"page {node.page} is held where {parent.page} before it is not")
+                found.append(f"page {node.page} has more holders than page {parent.page} before it")
         return found
 
     def _add(self, parent: Node, block: Block, page: int) -> Node:
@@ -162,12 +162,12 @@ class PrefixCache:
 
 
 def block_at(token_ids: np.ndarray, index: int, limit: int) -> Block:
-    """Ids on page ``index`` of a sequence, of its first ``limit`` tokens only."""
+    """Ids on page ``index`` of a sequence, as far as they are among its first ``limit`` tokens."""
     return tuple(token_ids[index * PAGE_SIZE : min((index + 1) * PAGE_SIZE, limit)].tolist())
 
 
 def _closest_child(node: Node, block: Block) -> tuple[Node | None, int]:
-    """The child that shares most leading ids with ``block``, and how many."""
+    """The child that shares most leading ids with ``block``, and how many they are."""
     place = bisect_left(node.ordered, block)
     best, best_length = None, 0
     for key in node.ordered[max(0, place - 1) : place + 1]:

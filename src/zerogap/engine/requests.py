@@ -1,7 +1,7 @@
-"""The door: what a request must satisfy before it gets in, and what becomes of it inside.
+"""The door: checks of a request before it gets in, and its form inside.
 
-A request that cannot be served is refused here, with the numbers; nothing is clipped to fit. Behind the
-door a request is ``params.n`` sequences, and leaves as as many outputs, each exactly once.
+A request that cannot be served is refused here, with the numbers; nothing is clipped to fit. Inside, a request is
+``params.n`` sequences; each leaves as one output, exactly once.
 """
 
 import math
@@ -23,13 +23,13 @@ class Limits:
     """What the model and the KV cache can hold, and what ends a completion."""
 
     vocab_limit: int
-    """Ids at or past it mean nothing."""
+    """Ids from here on are outside the vocabulary."""
     max_positions: int
     num_pages: int
     eos_token_ids: frozenset[int]
     detokenizer: Detokenizer | None
     weights: frozenset[WeightsName] = frozenset({BASE_WEIGHTS})
-    """What a request may name as its policy and adapter."""
+    """The (policy, adapter) names that a request may use."""
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class OpenRequest:
     seed: int
     sequences: list[Sequence]
     is_owned: bool
-    """Somebody waits for its outputs; otherwise ``step`` hands them out."""
+    """Whether a caller takes the outputs from here; otherwise ``step`` returns them."""
     outputs: list[GenerateOutput | None] = field(init=False)
     num_open: int = field(init=False)
 
@@ -50,20 +50,20 @@ class OpenRequest:
 
 
 def check_request(request: GenerateRequest, limits: Limits) -> None:
-    """Refuse what cannot be served.
+    """Refuse a request that cannot be served.
 
     Raises:
-        InvalidRequest: ids or parameters without meaning here.
-        RequestTooLong: does not fit the model's context or the KV cache.
+        InvalidRequest: ids or parameters that make no sense here.
+        RequestTooLong: it does not fit the model's context or the KV cache.
     """
     params, what = request.sampling_params, f"request {request.rid}"
     if (request.policy, request.adapter) not in limits.weights:
-        msg = f"{what}: policy = {request.policy!r} with adapter = {request.adapter!r} is not served here; this engine has {sorted(limits.weights)} (policy, adapter), where empty names are its only model without an adapter"
+        msg = f"{what}: policy = {request.policy!r} with adapter = {request.adapter!r} is not served here; use one of {sorted(limits.weights)} (policy, adapter): the empty names mean the engine's model without an adapter"
         raise InvalidRequest(msg)
     check_ids(request.input_ids, limits, what)
     check_length(len(request.input_ids), params.max_new_tokens, limits, what)
     if params.stop and limits.detokenizer is None:
-        msg = f"{what}: stop = {params.stop} needs text, and this engine has no detokenizer; build it with one, or use stop_token_ids"
+        msg = f"{what}: stop = {params.stop} needs text, but this engine has no detokenizer; build it with one, or use stop_token_ids"
         raise InvalidRequest(msg)
     bad_bias = {
         i: bias
@@ -79,9 +79,9 @@ def check_request(request: GenerateRequest, limits: Limits) -> None:
 
 
 def check_ids(ids: tuple[int, ...], limits: Limits, what: str) -> None:
-    """Refuse an empty prompt and ids that the model has no meaning for."""
+    """Refuse an empty prompt and ids outside the vocabulary."""
     if not ids:
-        msg = f"{what}: input_ids is empty, and a model continues at least one token; begin with the beginning-of-sequence id"
+        msg = f"{what}: input_ids is empty, but a model needs at least one token to continue; begin with the beginning-of-sequence id"
         raise InvalidRequest(msg)
     outside = [i for i in ids if not 0 <= i < limits.vocab_limit]
     if outside:
@@ -90,16 +90,16 @@ def check_ids(ids: tuple[int, ...], limits: Limits, what: str) -> None:
 
 
 def check_length(num_prompt: int, max_new_tokens: int, limits: Limits, what: str) -> None:
-    """Refuse what could not be finished even alone."""
+    """Refuse a request that could not finish even alone."""
     total = num_prompt + max_new_tokens
     if total > limits.max_positions:
         msg = f"{what}: {num_prompt} prompt tokens + max_new_tokens {max_new_tokens} = {total} exceed the model's {limits.max_positions} positions; shorten the prompt or ask for at most {max(0, limits.max_positions - num_prompt)} tokens"
         raise RequestTooLong(msg)
-    # The last drawn token is never fed back, so it needs no slot.
+    # The last drawn token never enters a forward pass, so it needs no slot.
     num_rows = total - (max_new_tokens > 0)
     if num_pages_for(num_rows) > limits.num_pages:
         room = limits.num_pages * PAGE_SIZE
-        msg = f"{what}: {num_prompt} prompt tokens + max_new_tokens {max_new_tokens} need {num_rows} KV slots and the cache has {room}; raise engine.kv_cache_tokens or shorten the request"
+        msg = f"{what}: {num_prompt} prompt tokens + max_new_tokens {max_new_tokens} need {num_rows} KV slots, but the cache has {room}; raise engine.kv_cache_tokens or shorten the request"
         raise RequestTooLong(msg)
 
 
@@ -110,9 +110,9 @@ def open_request(
 
     Args:
         request: already checked.
-        limits: as for the check.
+        limits: the same as for the check.
         arrival: number of the request in order of arrival.
-        seed: of its noise, when it brings none.
+        seed: sampling seed of a request without one.
         is_owned: see ``OpenRequest``.
     """
     params = request.sampling_params
@@ -144,7 +144,7 @@ def open_request(
 def open_score(
     ids: tuple[int, ...], *, start: int, temperature: float, limits: Limits, arrival: int
 ) -> Sequence:
-    """Make a sequence that is scored instead of continued.
+    """Make a sequence whose tokens are scored instead of continued.
 
     Raises:
         InvalidRequest, RequestTooLong: the ids cannot be scored here.

@@ -1,10 +1,10 @@
 """The part of the engine that computes: KV cache tensors, the model's forward pass, and the draw.
 
-Goes in: a ``Batch``. Comes out: a ``StepResult``. What it keeps between steps is the cache's contents;
-recorded passes and the logits buffer only save time. It knows nothing of requests.
+Goes in: a ``Batch``. Comes out: a ``StepResult``. Its state between steps is the contents of the cache; captured
+graphs and the logits buffer only save time. It knows nothing of requests.
 
-Letters: L layers, P pages, K key/value heads, H head dim, S slots a page, N query heads; and the
-batch's T, W, R and Q.
+Letters: L layers, P pages, K key/value heads, H head dim, S slots a page, N query heads; and T, W, R and Q
+as in ``batch``.
 """
 
 from dataclasses import dataclass
@@ -43,13 +43,13 @@ class StepResult:
     token_R: np.ndarray
     """int64 drawn ids"""
     log_prob_R: np.ndarray
-    """float32, nats, whole vocabulary"""
+    """float32 log-probs of the drawn ids over the whole vocabulary, nats"""
     kept_log_mass_R: np.ndarray
-    """float32, log mass of what could be drawn"""
+    """float32 log mass of the ids that could be drawn"""
     hidden_RD: Tensor
-    """Hidden states that were drawn from."""
+    """The hidden states that the draws used."""
     score_log_prob_Q: np.ndarray
-    """float32"""
+    """float32 log-probs of the scored tokens, nats"""
 
 
 class Runner(Protocol):
@@ -59,12 +59,12 @@ class Runner(Protocol):
         """Copy pages, compute the rows and write their keys and values, draw and score.
 
         Raises:
-            NumericsError: a log-prob is not finite. The pages' contents cannot be used any more.
+            NumericsError: a log-prob is not finite. The contents of the pages are then unusable.
         """
         ...
 
     def clear(self) -> None:
-        """Forget the contents of every page, and give their memory back until they are written again."""
+        """Forget the contents of every page, and give back its memory until it is written again."""
         ...
 
 
@@ -91,7 +91,7 @@ class PagedAttention:
 
 
 class ModelRunner:
-    """Runs a ``CausalLM`` whose parameters may be the trainer's own: they are read, never copied."""
+    """Runs a ``CausalLM`` whose parameters may belong to the trainer: they are read, never copied."""
 
     def __init__(self, model: CausalLM, *, num_pages: int, gemm: Gemm = "exact") -> None:
         config, self._compute = model.config, Compute(gemm=gemm)
@@ -108,16 +108,16 @@ class ModelRunner:
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Size of keys and values together, whether they have been written or not."""
+        """Size of keys and values together, written or not."""
         return self._k_LPKHS.nbytes + self._v_LPKSH.nbytes
 
     def weights(self) -> dict[str, Tensor]:
-        """What a forward pass reads, by name: looked up anew, as a recorded pass looks up whether it still holds."""
+        """The tensors that a forward pass reads, by name; looked up at each call, since they may be replaced."""
         return named_weights(self._model)
 
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResult:
-        """One forward pass, one draw. Errors as in the Protocol."""
+        """As ``Runner.run``: one forward pass and one draw."""
         self._copy_pages(batch.page_copies)
         hidden_TD = self._forward(batch.rows)
         hidden_RD = self._hidden_to_draw(hidden_TD, batch.draws)
@@ -168,7 +168,7 @@ class ModelRunner:
         return self._graphs.forward(inputs, [self._k_LPKHS, self._v_LPKSH], forward)
 
     def _hidden_to_draw(self, hidden_TD: Tensor, draws: Draws) -> Tensor:
-        """The rows that are drawn from; siblings that fork a prompt bring the hidden state along."""
+        """The hidden states to draw from; a sibling that forks a prompt brings its own along."""
         forked = np.flatnonzero(draws.row_R < 0)
         if not len(forked):
             return hidden_TD[self._tensor(draws.row_R)]
@@ -183,7 +183,7 @@ class ModelRunner:
         if not len(hidden_RD):
             none = self._zeros(0)
             return none.long(), none, none
-        # One row of logits for all draws from one hidden state.
+        # All draws from one hidden state share one row of logits.
         first_U, which_R = np.unique(draws.same_R, return_inverse=True)
         return sample_tokens(
             hidden_RD[self._tensor(first_U)],
@@ -208,7 +208,7 @@ class ModelRunner:
 
     def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
         if copies:
-            # All sources are read before any target is written.
+            # Each assignment reads all sources before it writes a target.
             source, target = (
                 self._tensor(np.array(pages, np.int64)) for pages in zip(*copies, strict=True)
             )

@@ -1,4 +1,4 @@
-"""How each drawing sequence of a step draws: parameters, edits and noise as the kernel's arrays."""
+"""How the sequences of a step draw: parameters, logit edits and noise, as arrays for the kernel."""
 
 import functools
 from collections.abc import Sequence as Sequences
@@ -11,10 +11,10 @@ from zerogap.kernels import SamplingRows, position_uniform, to_device
 
 
 def build_sampling_rows(sequences: Sequences[Sequence], device: torch.device) -> SamplingRows:
-    """One row a sequence, in the given order.
+    """One row for each sequence, in the given order.
 
-    The noise of a draw is keyed by the request's seed, the sibling and the place in the completion, so
-    that it is the same in any batch, after any retraction, on any machine.
+    The noise of a draw is keyed by the request's seed, the sibling and the place in the completion, so it is the
+    same in any batch, after any retraction, on any machine.
     """
     settings_RC = np.array([_settings(s) for s in sequences], np.float64).reshape(-1, 5)
     noise_R3 = np.array([(s.seed, s.index, s.num_output) for s in sequences], np.int64).reshape(
@@ -37,7 +37,7 @@ def build_sampling_rows(sequences: Sequences[Sequence], device: torch.device) ->
 
 
 def has_edits(sequence: Sequence) -> bool:
-    """Whether the draw changes logits before it draws."""
+    """Whether logits are edited before the draw."""
     return sequence.edits is not None and sequence.edits.num_ids > 0
 
 

@@ -1,13 +1,12 @@
-"""Which rows the next forward pass computes, and for whom.
+"""Which rows the next forward pass computes.
 
-There is one path: a sequence has so many rows missing, and a step computes missing rows within a token
-budget. Sequences that miss one row (they decode) come first, then chunks of those that miss more, then
-waiting sequences start, oldest first. When pages run out, idle cached pages are evicted; then the
-youngest running sequence is retracted: it keeps all that was drawn and reported, gives its pages back,
-and computes its rows again later.
+There is one path: every sequence misses some rows, and a step computes missing rows within a token budget. First come
+sequences that miss one row (they decode), then chunks of sequences that miss more; then waiting sequences start, oldest
+first. When pages run out, idle cached pages are evicted; then the youngest running sequence is retracted: it keeps its
+drawn tokens and their log-probs, gives its pages back, and computes its rows again later.
 
-A waiting sequence is held back while somebody computes what it needs: its whole prompt (siblings fork
-it, see ``siblings``), or the next page of a shared beginning.
+A waiting sequence is held back while another computes what it needs: its whole prompt (siblings fork it, see
+``siblings``), or the next page of a shared beginning.
 """
 
 from bisect import insort
@@ -31,7 +30,7 @@ class Scheduler:
         """By age, oldest first."""
         self.num_retractions = 0
         self.num_cached_tokens = 0
-        """Rows that starting sequences found computed."""
+        """Rows that were already computed when a sequence started."""
         self._cache = cache
         self._placement = Placement(cache)
         self._siblings = self._placement.siblings
@@ -40,16 +39,16 @@ class Scheduler:
         self._forecast = Forecast()
 
     def add(self, sequence: Sequence) -> None:
-        """A new sequence waits; or one that gave its pages up waits again."""
+        """Let a sequence wait: a new one, or one that gave its pages back."""
         insort(self.waiting, sequence, key=_age)
         if sequence.awaits_first_token:
             self._siblings.join(sequence)
 
     def schedule(self) -> StepPlan:
-        """Plan a step; pages for its rows are allocated. ``advance`` comes before any other change."""
+        """Plan a step and allocate pages for its rows. Call ``advance`` before any other change."""
         plan = StepPlan(self._max_scheduled_tokens)
         for sequence in [s for s in self.running if s.num_missing == 1]:
-            # A sequence further back may have been retracted for one in front of it.
+            # A later sequence may have been retracted to make room for an earlier one.
             if sequence.is_running and self._make_room_for_row(sequence):
                 plan.add(sequence, 1)
         for sequence in self.running:
@@ -59,7 +58,7 @@ class Scheduler:
         return plan
 
     def advance(self, scheduled: ScheduledRows) -> None:
-        """The rows are computed: count them, and let others find the prompt's pages."""
+        """Count the rows, which are now computed, and publish the pages of the prompt."""
         sequence = scheduled.sequence
         sequence.num_computed += scheduled.num_rows
         sequence.max_computed = max(sequence.max_computed, sequence.num_computed)
@@ -68,7 +67,7 @@ class Scheduler:
             self._placement.publish(sequence)
 
     def keep_prompt(self, sequence: Sequence, hidden_D: Tensor) -> None:
-        """The sequence draws its first token, from this hidden state: siblings may fork its prompt."""
+        """Keep the prompt of a sequence that draws its first token, with this hidden state, for siblings to fork."""
         self._placement.keep_prompt(sequence, hidden_D)
 
     def finish(self, sequence: Sequence, *, is_aborted: bool = False) -> None:
@@ -84,17 +83,17 @@ class Scheduler:
         sequence.is_finished = True
 
     def retract(self, sequence: Sequence) -> None:
-        """A running sequence gives its pages back and waits to compute its rows again."""
+        """Take a running sequence off its pages; it waits and computes its rows again."""
         self._stop(sequence)
         sequence.num_retractions += 1
         self.num_retractions += 1
         self.add(sequence)
 
     def start_namespace(self) -> None:
-        """Weights changed: nothing computed before may be shared with what is computed from now on.
+        """The weights have changed: share nothing computed before with anything computed from now on.
 
-        Sequences that have drawn go on with their own pages, which they publish no more. Those that have
-        not start again: their prompt would be half old and half new, for nothing kept.
+        Sequences that have drawn tokens go on with their own pages and publish none of them. The others start again:
+        they have no tokens to keep, and their prompt would be half old and half new.
         """
         for sequence in [s for s in self.running if not s.num_output]:
             self._stop(sequence)
@@ -107,13 +106,13 @@ class Scheduler:
         found = self._placement.problems(self.running)
         num_waiting = sum(sequence.awaits_first_token for sequence in self.waiting)
         if sum(siblings.num_waiting for siblings in self._siblings) != num_waiting:
-            found.append("siblings that wait and waiting sequences differ in number")
+            found.append("the siblings count other waiting sequences than there are")
         if any(sequence.num_pages for sequence in self.waiting):
             found.append("a waiting sequence holds pages")
         return found
 
     def _make_room_for_row(self, sequence: Sequence) -> bool:
-        """A page for the next row, at the cost of younger sequences; False if it was retracted itself."""
+        """Get a page for the next row, retracting younger sequences if necessary; False if it was retracted itself."""
         while not self._placement.grow(sequence):
             if not self._placement.drop_kept_prompts(only_an_orphan=True):
                 self.retract(self.running[-1])
@@ -131,7 +130,7 @@ class Scheduler:
                 return
             has_started = self._try_start(sequence, plan, in_flight)
             if has_started is False and not self.running and self._placement.drop_kept_prompts():
-                # Nobody runs, so kept prompts had the pages; without them any sequence fits alone.
+                # No sequence runs, so kept prompts held the pages; without them any sequence fits alone.
                 has_started = self._try_start(sequence, plan, in_flight)
             if has_started is False:
                 # A younger one may need fewer pages, but would keep this one waiting forever.
@@ -140,9 +139,9 @@ class Scheduler:
     def _try_start(
         self, sequence: Sequence, plan: StepPlan, in_flight: PagesInFlight
     ) -> bool | None:
-        """True if it runs now, False if pages are lacking, None if it has to wait for somebody's rows."""
+        """True if the sequence now runs, False if pages are lacking, None if it waits for other rows or for budget."""
         siblings = self._siblings.of(sequence) if sequence.awaits_first_token else None
-        # Alone, a sequence always fits, so that it need not leave anything over.
+        # Alone, a sequence always fits, so it needs no reserve.
         others = [*self.running, sequence] if self.running else []
         reserve = self._forecast.peak_growth(others)
         if siblings is not None and siblings.is_ready:
@@ -163,7 +162,7 @@ class Scheduler:
         return has_started
 
     def _run(self, sequence: Sequence, plan: StepPlan) -> None:
-        """A sequence that has its pages runs, from this step on."""
+        """Let a sequence that has its pages run, from this step on."""
         if not sequence.num_output and not sequence.num_retractions:
             sequence.num_cached_tokens = sequence.num_computed
         self.num_cached_tokens += sequence.num_computed

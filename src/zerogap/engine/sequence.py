@@ -1,8 +1,7 @@
-"""The engine's state of one token stream: its ids, its pages, and what was reported of each token.
+"""The engine's state of one token stream: its ids, its pages, and the log-probs of its tokens.
 
-Everything the engine does to a sequence is "compute the missing rows": a new prompt, a chunk of it,
-what the prefix cache lacks, a recomputation after a retraction and a decode step differ only in how many
-rows are missing.
+All the engine does to a sequence is to compute its missing rows. A new prompt, a chunk of it, the part that the prefix
+cache lacks, a recomputation after a retraction and a decode step differ only in how many rows are missing.
 """
 
 import itertools
@@ -20,7 +19,7 @@ from zerogap.types import SamplingParams
 
 @dataclass(frozen=True)
 class ScoreTask:
-    """Turns a sequence into one whose tokens are given and only scored."""
+    """Marks a sequence whose tokens are given and only scored."""
 
     start: int
     """First token whose log-prob is wanted, at least 1."""
@@ -29,69 +28,69 @@ class ScoreTask:
     """float32 [len - start], filled as rows are computed."""
 
     def rows_of_interest(self, start_row: int, end_row: int) -> range:
-        """Those of the rows ``[start_row, end_row)`` that predict a token to be scored."""
+        """The rows in ``[start_row, end_row)`` that predict a token to be scored."""
         return range(max(start_row, self.start - 1), max(end_row, self.start - 1))
 
     def record(self, rows: range, log_probs: np.ndarray) -> None:
-        """Store what the rows gave for the tokens after them."""
+        """Store the log-probs that the rows gave the tokens after them."""
         first = rows.start + 1 - self.start
         self.log_probs[first : first + len(rows)] = log_probs
 
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """One prompt and what was drawn after it. Owned by the scheduler; only the engine mutates it."""
+    """One prompt and the tokens drawn after it. Owned by the scheduler; only the engine mutates it."""
 
     rid: str
     index: int
     """Sibling within the request."""
     order: tuple[int, int]
-    """(arrival of the request, index): lower is older. Siblings are neighbours in it."""
+    """(arrival of the request, index): lower is older. Siblings are neighbours in this order."""
     prompt_ids: np.ndarray
     params: SamplingParams
     seed: int
     stop: StopConditions
     weights: WeightsName = BASE_WEIGHTS
-    """Whose keys and values are on its pages: they are shared under the same name only."""
+    """The weights that computed its keys and values: pages are shared under the same name only."""
     edits: LogitEdits | None = None
     score: ScoreTask | None = None
 
     num_computed: int = 0
-    """Leading tokens whose keys and values are on this sequence's pages."""
+    """Number of leading tokens whose keys and values are on this sequence's pages."""
     num_pages: int = 0
     is_running: bool = False
     """Whether it holds pages; otherwise it waits."""
     is_finished: bool = False
     branch: int = 0
-    """Equal for sequences that forked one prompt in one step and have drawn the same tokens in the same steps since:
-    their rows are the same bits, and one of them computes for all. 0 for a sequence that shares with nobody."""
+    """Equal for sequences that forked one prompt and have drawn the same tokens in the same steps since: their rows
+    have the same bits, and one of them computes for all. 0 for a sequence that shares no rows."""
     prompt_hidden_D: Tensor | None = None
-    """The prompt's last hidden state, from the sibling that computed it; used for the first draw."""
+    """The last hidden state of the prompt, from the sibling that computed it; the first draw uses it."""
     namespace: int = -1
-    """The cache namespace all of its pages belong to; they are not published into another one."""
+    """The cache namespace of all its pages; they are published in no other one."""
     node: Node | None = None
     """Deepest published page."""
     num_published: int = 0
-    """Leading pages that are in the prefix cache."""
+    """Number of leading pages that are in the prefix cache."""
     prefill_end: int = 0
-    """Rows below it were missing when the sequence last started; later ones are decode rows."""
+    """Rows before it belong to the prefill of the last start; later rows are decode rows."""
     max_computed: int = 0
-    """Largest num_computed ever: rows below it are computed for a second time."""
+    """Largest ``num_computed`` so far: rows before it are computed again."""
     num_cached_tokens: int = 0
-    """Prompt tokens that were not computed for this sequence when it first started."""
+    """Prompt tokens that were already computed when the sequence first started."""
     num_retractions: int = 0
 
     prompt_key: tuple[WeightsName, bytes] = field(init=False)
-    """Weights and prompt, for finding sequences with the same ones."""
+    """Weights and prompt: equal for siblings."""
     num_tokens: int = field(init=False)
     token_ids: np.ndarray = field(init=False)
     """int32 [prompt + max_new_tokens], the first num_tokens are known."""
     log_probs: np.ndarray = field(init=False)
     kept_log_mass: np.ndarray = field(init=False)
     versions: np.ndarray = field(init=False)
-    """int32 [max_new_tokens]: weights that drew each token."""
+    """int32 [max_new_tokens]: the weight version that drew each token."""
     pages: np.ndarray = field(init=False)
-    """int32, the first num_pages are held, in absolute order."""
+    """int32, the first num_pages are held, in order of position."""
 
     def __post_init__(self) -> None:
         self.prompt_key = self.weights, self.prompt_ids.tobytes()
@@ -126,7 +125,7 @@ class Sequence:
 
     @property
     def goal(self) -> int:
-        """Rows that must be computed before the sequence can go on: nobody follows a scored last token."""
+        """Rows to compute before the next draw or the last score; the last scored token itself needs no row."""
         return self.num_tokens - 1 if self.score else self.num_tokens
 
     @property
@@ -136,12 +135,12 @@ class Sequence:
 
     @property
     def cache_limit(self) -> int:
-        """Leading tokens that may come from the cache: those whose hidden state nobody asks for."""
+        """Number of leading tokens that may come from the cache: their hidden states are not needed."""
         return self.score.start - 1 if self.score else self.num_tokens - 1
 
     @property
     def awaits_first_token(self) -> bool:
-        """Whether it can start from a sibling's prompt: it draws, and has drawn nothing yet."""
+        """Whether it draws and has drawn nothing yet, so that it can start from a sibling's prompt."""
         return self.draws and not self.has_output
 
     @property
@@ -150,7 +149,7 @@ class Sequence:
         return self.score is None and self.params.max_new_tokens > 0
 
     def append_pages(self, pages: list[int]) -> None:
-        """Hold further pages, at the end."""
+        """Hold further pages, after the present ones."""
         self.pages[self.num_pages : self.num_pages + len(pages)] = pages
         self.num_pages += len(pages)
 
@@ -159,7 +158,7 @@ class Sequence:
         return self.pages[: self.num_pages].tolist()
 
     def append_token(self, token: int, log_prob: float, kept_log_mass: float, version: int) -> None:
-        """Record a drawn token."""
+        """Store a drawn token."""
         at = self.num_output
         self.token_ids[self.num_tokens] = token
         self.log_probs[at] = log_prob
@@ -170,7 +169,7 @@ class Sequence:
             self.edits.observe(token)
 
     def forget_kv(self) -> None:
-        """Back to waiting: nothing computed, no pages. What was drawn and reported stays."""
+        """Back to waiting: no computed rows, no pages. Drawn tokens and their log-probs stay."""
         self.num_computed = self.num_pages = self.num_published = 0
         self.node = self.prompt_hidden_D = None
         self.branch = 0
@@ -181,10 +180,10 @@ _lineages = itertools.count(1)
 
 
 def new_branch() -> int:
-    """A number that no sequence has had."""
+    """A branch number that was never used before."""
     return next(_lineages)
 
 
 def num_pages_for(num_tokens: int) -> int:
-    """Pages that hold so many tokens."""
+    """Pages needed for so many tokens."""
     return -(-num_tokens // PAGE_SIZE)

@@ -1,8 +1,8 @@
-"""When a completion ends, and the text that a caller sees of it.
+"""When a completion ends, and which text a caller sees.
 
-Ids decide first: any of the model's end-of-sequence ids or the request's own. Stop strings are looked
-for in text that is decoded as tokens arrive; bytes of an unfinished character are held back. A match
-cuts the text only: ids and log-probs are what was drawn, and no token is ever added.
+Ids decide first: the model's end-of-sequence ids and the request's own. Stop strings are searched in text that is
+decoded as tokens arrive; bytes of an unfinished character are held back. A match cuts only the text: ids and log-probs
+stay as drawn, and no token is ever added.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ Detokenizer = Callable[[Sequence[int], bool], str]
 
 _REPLACEMENT = "\ufffd"
 _LONGEST_UNFINISHED = 3
-"""Bytes of a UTF-8 character that may be missing its end; byte-fallback decoders show one U+FFFD for each."""
+"""Most bytes of an unfinished UTF-8 character; byte-fallback decoders show one U+FFFD for each."""
 
 
 class IncrementalText:
     """Text of a growing list of ids, decoded a few tokens at a time.
 
-    A token's text may depend on the one before it (a space is stripped at the start of a text), so a
-    short window is decoded twice, with and without the new tokens, and the difference is the new text.
+    A token's text may depend on the token before it (a space is stripped at the start of a text). So a
+    short window is decoded twice, with and without the new tokens; the difference is the new text.
     """
 
     def __init__(self, detokenizer: Detokenizer, *, skip_special: bool) -> None:
@@ -35,10 +35,10 @@ class IncrementalText:
         self._window_end = 0
         self._num_decoded = 0
         self._num_emitted = 0
-        """Characters of the text after the window that are already in ``text``."""
+        """Characters after the window that are already in ``text``."""
 
     def advance(self, ids: np.ndarray) -> None:
-        """Decode ids that came since the last call; ``ids`` are all of them."""
+        """Decode the ids that are new since the last call; ``ids`` are all so far."""
         if len(ids) == self._num_decoded:
             return
         self._num_decoded = len(ids)
@@ -56,7 +56,7 @@ class IncrementalText:
 
 
 class StopConditions:
-    """Watches one sequence. Create one for each sibling."""
+    """Watches one sequence. Each sibling needs its own."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class StopConditions:
         self._cut: int | None = None
 
     def follow_text(self) -> None:
-        """Decode as tokens arrive, for stop strings or a stream; from the first token on."""
+        """Decode as tokens arrive, for stop strings or a stream. Call it before the first token."""
         if self._detokenizer is not None and self._incremental is None:
             self._incremental = IncrementalText(
                 self._detokenizer, skip_special=self._params.skip_special_tokens
             )
 
     def check(self, output_ids: np.ndarray) -> FinishReason | None:
-        """Why the completion ends with its last token; None if it goes on. Call once for each token."""
+        """Why the completion ends with its last token; None if it goes on. Call it once for each token."""
         token = int(output_ids[-1])
         if token in self.stop_ids:
             return FinishReason("stop", matched=token)
@@ -94,7 +94,7 @@ class StopConditions:
         return None
 
     def final_text(self, output_ids: np.ndarray, reason: FinishReason) -> str | None:
-        """Text of the ended completion: a stop token or stop string is trimmed unless ``no_stop_trim``."""
+        """Text of the ended completion, without its stop token or stop string unless ``no_stop_trim``."""
         if self._detokenizer is None:
             return None
         if self._cut is not None:
@@ -107,7 +107,7 @@ class StopConditions:
         return self._detokenizer(output_ids[:num_shown].tolist(), self._params.skip_special_tokens)
 
     def visible_text(self) -> str | None:
-        """Text that later tokens cannot take back: without a possible beginning of a stop string."""
+        """Text that later tokens cannot change: without a possible beginning of a stop string at its end."""
         if self._incremental is None:
             return None
         text = self._incremental.text
@@ -122,7 +122,7 @@ class StopConditions:
         if len(output_ids) < self._params.min_new_tokens:
             return None
         text = self._incremental.text
-        # Only a match that this token completes counts: one that ended earlier was too early to stop at.
+        # Only a match that this token completes counts: an earlier one came before min_new_tokens.
         found = [
             (text.find(stop, max(0, num_before - len(stop) + 1)), stop)
             for stop in self._params.stop

@@ -1,7 +1,7 @@
-"""Engines that are not ours, behind the same ``rollout.Generator`` Protocol: measured by the same ledger.
+"""Engines of other projects, behind the same ``rollout.Generator`` Protocol and measured by the same ledger.
 
-Comes in: requests and weights. Goes out: ids and the log-probs that the foreign program computed itself. What such
-an engine cannot do it refuses; what it computes differently shows up as an open source of the gap.
+Comes in: requests and weights. Goes out: ids and the log-probs that the other engine computed itself. It refuses what
+it cannot do; what it computes differently shows up as an open source of the gap.
 """
 
 from zerogap.foreign.transformers_generator import TransformersGenerator

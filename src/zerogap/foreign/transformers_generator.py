@@ -1,9 +1,9 @@
-"""transformers' ``generate`` as an engine: a second implementation of the same model, with its own weights and numbers.
+"""transformers' ``generate`` as an engine: a second implementation of the same model, with its own weights.
 
-One request at a time: its siblings are one batch of equal length, so nothing is padded, and the noise is torch's,
-seeded by the request, so that the same request at the same weights draws the same tokens whatever else is asked.
-``generate`` returns raw logits and processed scores of each step; the log-prob over the whole vocabulary comes from
-the former, the log mass of the kept set from the two.
+It serves one request at a time. The siblings are one batch of equal length, so nothing is padded. The noise is torch's,
+seeded by the request, so the same request at the same weights draws the same tokens whatever else is requested.
+``generate`` returns raw logits and processed scores of each step. The log-prob over the whole vocabulary comes from the
+logits, the log mass of the kept set from both.
 
 G siblings, C tokens of the longest completion, V vocabulary.
 """
@@ -38,7 +38,7 @@ from zerogap.weights import Place, WeightDigest
 
 
 class TransformersGenerator:
-    """A ``rollout.Generator`` over a transformers model of the same architecture, which holds its own copy of the weights."""
+    """A ``rollout.Generator`` over a transformers model of the policy's architecture, with a copy of its weights."""
 
     capabilities = frozenset(Capability) - {
         Capability.LOGIT_BIAS,
@@ -57,15 +57,15 @@ class TransformersGenerator:
         dtype: Precision = "fp32",
         seed: int = 0,
     ) -> None:
-        """A model without weights: publishing to it comes first (it is a ``weights.WeightSink``).
+        """Build a model without weights: publish to it first (it is a ``weights.WeightSink``).
 
         Args:
             config: of the policy.
             eos_token_ids: every id that ends a completion.
-            vocab_limit: ids at or past it are never drawn and carry no mass; None takes all that the model has.
+            vocab_limit: ids from here on are never drawn and carry no mass; None allows the model's whole vocabulary.
             decode: text of ids without special ones; None gives no text.
             dtype: in which transformers computes.
-            seed: of requests that bring none.
+            seed: default sampling seed, for requests without one.
         """
         self._config = config
         self._model = build_model(config, dtype)
@@ -75,21 +75,21 @@ class TransformersGenerator:
         self._seed = seed
         self._version: int | None = None
         self._stops: dict[str, threading.Event] = {}
-        """Of the requests that have not ended; set to end one."""
-        # Its random numbers are torch's global ones, so one request at a time.
+        """One event for each open request; setting it ends the request."""
+        # It draws from torch's global random stream, so it serves one request at a time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zerogap-transformers")
 
     @property
     def weight_version(self) -> int | None:
-        """Of the weights it holds; None before the first and during, or after a failed, update."""
+        """Version of its weights; None before the first update, during one, and after a failed one."""
         return self._version
 
     def begin_weight_update(self) -> None:
-        """From here on refuse to generate."""
+        """Refuse to generate from now on."""
         self._version = None
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy tensors, by the names of our model; each is cut into those of transformers' model.
+        """Copy tensors, given by the names of our model, into the tensors of transformers' model.
 
         Raises:
             WeightSyncError: a tensor has no counterpart of its shape.
@@ -97,25 +97,25 @@ class TransformersGenerator:
         write_weights(self._model, self._config, weights)
 
     def digest(self) -> WeightDigest:
-        """Of what ``generate`` reads, put together again under the names of our model; fp32."""
+        """Digest of the weights that ``generate`` reads, in fp32, under the names of our model."""
         return digest_parameters(self._model, self._config)
 
     def places(self) -> Mapping[str, Place]:
-        """None: its tensors are other ones, with other names."""
+        """Empty: its tensors are copies, with other names."""
         return {}
 
     def end_weight_update(self, version: int) -> None:
-        """The weights are whole: tokens carry ``version`` from now on."""
+        """The weights are complete: tokens carry ``version`` from now on."""
         self._version = version
 
     def close(self) -> None:
-        """End the thread, after what it works on."""
+        """End the thread after its present request."""
         self._thread.shutdown(cancel_futures=True)
 
     stats = None
-    """Counters of the engine's own; transformers has none."""
+    """Transformers has no counters."""
 
-    # A KV cache lives as long as one call of transformers' generate: there is nothing to give back.
+    # A KV cache lives only during one call of transformers' generate: there is nothing to give back.
 
     def release_memory_occupation(self) -> None:
         """Nothing is held between calls."""
@@ -129,12 +129,12 @@ class TransformersGenerator:
         """As ``rollout.Generator.submit``: one request at a time, and all its completions end together.
 
         Raises:
-            InvalidRequest: a parameter, policy or adapter that this engine does not have.
-            WeightSyncError: no weights are loaded.
+            InvalidRequest: this engine does not have the parameter, policy or adapter.
+            WeightSyncError: no complete weights are loaded.
         """
         _refuse_unsupported(request)
         if self._version is None:
-            msg = "transformers' model holds no whole set of weights, so what it draws would be of no version; publish to it first"
+            msg = "transformers' model has no complete weights, so its tokens would belong to no version; publish to it first"
             raise WeightSyncError(msg)
         stop = self._stops[request.rid] = threading.Event()
         try:
@@ -146,7 +146,7 @@ class TransformersGenerator:
             del self._stops[request.rid]
 
     async def abort(self, rid: str) -> None:
-        """End a request after the token that it draws now. Unknown rids are ignored."""
+        """End a request after its present token. Unknown rids are ignored."""
         if rid in self._stops:
             self._stops[rid].set()
 
@@ -161,7 +161,7 @@ class TransformersGenerator:
             rows = [(none_C, no_numbers_C, no_numbers_C)] * params.n
             return [self._output(request, i, seed, version, *row) for i, row in enumerate(rows)]
         prompt_GP = torch.tensor([request.input_ids] * params.n)
-        # torch's global stream belongs to user code, and is put back as it was.
+        # torch's global random stream belongs to user code: restore it afterwards.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             made: Any = self._model.generate(
@@ -183,7 +183,7 @@ class TransformersGenerator:
             outputs.append(self._output(request, index, seed, version, ids, *columns))
         return outputs
 
-    def _generation_config(self, params: SamplingParams) -> Any:  # noqa: ANN401 - of transformers, which is imported late
+    def _generation_config(self, params: SamplingParams) -> Any:  # noqa: ANN401 - a type of transformers
         from transformers import GenerationConfig
 
         ends = self._ends(params)
@@ -198,7 +198,7 @@ class TransformersGenerator:
                 "min_p": params.min_p or None,
             }
         )
-        # A row that has ended is filled with the pad id, which nobody reads.
+        # transformers fills ended rows with the pad id; the caller cuts it off.
         return GenerationConfig(
             max_new_tokens=params.max_new_tokens,
             eos_token_id=list(ends) or None,
@@ -254,5 +254,5 @@ def _refuse_unsupported(request: GenerateRequest) -> None:
     missing = needed_capabilities(request.sampling_params) - TransformersGenerator.capabilities
     if missing or request.policy or request.adapter:
         names = [*sorted(missing), *filter(None, (request.policy, request.adapter))]
-        msg = f'transformers as the engine was asked for {", ".join(names)}, which it does not have, or defines otherwise than we do; leave it out, or use engine.backend = "zerogap"'
+        msg = f'the transformers engine cannot serve {", ".join(names)}: it lacks it, or defines it differently; leave it out, or use engine.backend = "zerogap"'
         raise InvalidRequest(msg)

@@ -1,4 +1,4 @@
-"""A transformers model of the policy's architecture, and our weights in it: names and layout are translated here."""
+"""A transformers model of the policy's architecture; translates our weights to its names and layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerogap.weights import WeightDigest, digest_tensor
 
 
 def build_model(config: ModelConfig, dtype: Precision) -> Any:  # noqa: ANN401 - transformers' own class
-    """One of the policy's architecture, with weights that mean nothing.
+    """A transformers model of the policy's architecture, with meaningless weights.
 
     Args:
         config: of the policy.
@@ -26,7 +26,7 @@ def build_model(config: ModelConfig, dtype: Precision) -> Any:  # noqa: ANN401 -
 
     hf_config = AutoConfig.for_model(**config_to_hf(config))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
-    # It draws weights that nobody will use.
+    # from_config draws initial weights, which are never used; keep the global random stream as it was.
     with torch.random.fork_rng(devices=[]):
         return AutoModelForCausalLM.from_config(hf_config, dtype=torch_dtype).eval()
 
@@ -35,7 +35,7 @@ def build_model(config: ModelConfig, dtype: Precision) -> Any:  # noqa: ANN401 -
 def write_weights(
     model: nn.Module, config: ModelConfig, weights: Iterable[tuple[str, Tensor]]
 ) -> None:
-    """Copy tensors, by the names of our model, into transformers'; each is cut into those that it has.
+    """Copy tensors, given by the names of our model, into transformers' model, cut into its tensors.
 
     Raises:
         WeightSyncError: a tensor has no counterpart of its shape.
@@ -49,14 +49,14 @@ def write_weights(
         shapes = [theirs[rows.hf_name].shape for rows in places]
         if not places or [tensor[r.start : r.end].shape for r in places] != shapes or len(tensor) != places[-1].end:  # fmt: skip
             held = ", ".join(f"{rows.hf_name} {list(theirs[rows.hf_name].shape)}" for rows in places)  # fmt: skip
-            msg = f"transformers' model cannot take {name} {list(tensor.shape)}: it has {held or 'no such tensor'}; it was built for another policy"
+            msg = f"transformers' model cannot take {name} {list(tensor.shape)}: it has {held or 'no such tensor'}; build it from this policy's config"
             raise WeightSyncError(msg)
         for rows in places:
             theirs[rows.hf_name].copy_(tensor[rows.start : rows.end])
 
 
 def digest_parameters(model: nn.Module, config: ModelConfig) -> WeightDigest:
-    """Of what transformers reads, one of our tensors put together after the other; fp32."""
+    """Digest of transformers' weights in fp32, joined into our tensors one after the other."""
     theirs = dict(model.named_parameters())
     parts: dict[str, list[Tensor]] = {}
     for rows in tensor_rows(config):

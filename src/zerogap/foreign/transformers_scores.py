@@ -1,4 +1,4 @@
-"""What transformers makes of a model folder: the log-probs of given samples, each alone, by its own code."""
+"""Log-probs of given samples by transformers' own code, one sample at a time, from a model folder."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -14,17 +14,17 @@ from zerogap.types import Sample
 def transformers_log_probs(
     folder: Path, samples: Sequence[Sample], *, vocab_limit: int
 ) -> list[np.ndarray]:
-    """Load a Hugging Face folder in fp32 and score.
+    """Load a Hugging Face folder in fp32 and score samples.
 
     Args:
-        folder: as an export wrote it.
+        folder: written by an export.
         samples: scored at their own temperatures.
-        vocab_limit: ids at or past it carry no mass.
+        vocab_limit: ids from here on carry no mass.
 
     Returns:
         float32 [T] for each sample, NaN where the policy did not sample.
     """
-    # Imported here: it takes seconds, and only who compares needs it.
+    # Imported here: it takes seconds, and only this comparison needs it.
     from transformers import AutoModelForCausalLM
 
     with _without_progress_bar():
@@ -44,7 +44,7 @@ def transformers_log_probs(
 
 @contextmanager
 def _without_progress_bar() -> Generator[None, None, None]:
-    """Transformers draws one of its own, over whatever the caller shows."""
+    """Keep transformers from drawing a progress bar over the caller's output."""
     from transformers.utils import logging
 
     was_enabled = logging.is_progress_bar_enabled()

@@ -1,7 +1,7 @@
 """From prompts to scored groups: generation through the ``Generator`` protocol, rewards, outcomes, storage.
 
-Comes in: prompt items and whoever continues them, or whose answers are learnt from. Goes out: groups of samples,
-each with a reward or with the reason why it has none. Advantages are in ``algorithms``.
+Comes in: prompt items, with a generator that continues them or reference answers to learn from. Goes out: groups of
+samples, each with a reward or with the reason why it has none. Advantages are in ``algorithms``.
 """
 
 from zerogap.rollout.build import build_rewards

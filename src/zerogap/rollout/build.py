@@ -1,4 +1,4 @@
-"""From the [reward] section to something that rewards."""
+"""The rewards that a recipe's [reward] section describes."""
 
 import os
 
@@ -17,7 +17,7 @@ from zerogap.rollout.worker_rewards import WorkerRewards
 _MATH_FUNCTION = "zerogap.rollout.math_reward:math_reward"
 
 _MAX_WORKERS = 4
-"""A worker with sympy holds about 100 MB, and grading is seldom what a step waits for."""
+"""A worker with sympy takes about 100 MB, and steps seldom wait for grading."""
 
 
 def build_rewards(config: RewardConfig, *, score: TaskScore | None = None) -> Rewards:
@@ -25,10 +25,10 @@ def build_rewards(config: RewardConfig, *, score: TaskScore | None = None) -> Re
 
     Args:
         config: the section.
-        score: the data set's own score, for kind "task".
+        score: the score of the data's own task, for kind "task".
 
     Raises:
-        ConfigError: the function cannot be imported, or the data has no score of its own.
+        ConfigError: the function cannot be imported, or the data comes without a score.
         MissingExtra: math-verify is not installed.
     """
     if isinstance(config, ImportReward):

@@ -1,17 +1,17 @@
-"""From prompts to scored groups: the whole way of one batch, in one place for training and evaluation.
+"""From prompts to scored groups: all that happens to one batch, the same for training and evaluation.
 
-The first turn of a group is one request for ``group_size`` completions; from there each rollout goes on by itself, as
-its environment wants it, and becomes a sample with an outcome. Those that ended well get a reward. What fails is
-recorded under its reason and has no reward:
+The first turn of a group is one request for ``group_size`` completions. From there each rollout goes on by itself, as
+its environment directs, and becomes a sample with an outcome. Rollouts that ended well get a reward. A failed one keeps
+its reason as the outcome and gets no reward:
 
-* tampered: an id that the tokenizer does not have;
+* tampered: an id that the tokenizer does not have, or another prompt than the one sent;
 * aborted: the generator was told to stop it;
-* infrastructure_failed: the generator returned no such completion;
+* infrastructure_failed: the generator did not return the completion;
 * environment_failed: the environment raised between turns;
-* verifier_failed: the reward function raised, took too long or gave no finite number.
+* verifier_failed: the reward function raised, took too long or returned a non-finite value.
 
-An exception of the generator, or a log-prob that is missing or impossible, is no sample's fault and passes
-through: the step stops.
+An exception of the generator, or a log-prob that is missing or impossible, cannot be blamed on a sample: it stops the
+step.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from zerogap.types import (
 )
 
 _MAX_GROUPS = 1024
-"""Groups whose rollouts go on at the same time."""
+"""Most groups whose rollouts go on at the same time."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectProgress:
-    """How far the drawing of a batch is."""
+    """How many rollouts of a batch have been drawn."""
 
     num_ended: int
-    """Rollouts that have had their last turn."""
+    """Rollouts whose last turn has ended."""
     num_samples: int
 
 
@@ -96,13 +96,13 @@ class Collector:
 
         Args:
             generator: continues prompts.
-            environment: says what happens beside the policy's turns, and rewards rollouts.
-            decode: text of completion ids, for generators that return none.
-            vocab_limit: ids from here on mean nothing.
+            environment: directs what happens between the policy's turns, and rewards rollouts.
+            decode: text of completion ids, for generators that return no text.
+            vocab_limit: ids from here on are outside the vocabulary.
             sampling: how completions are drawn; ``n`` and ``sampling_seed`` are set here.
             group_size: rollouts of a prompt.
-            seed: the run's; with step and place it fixes each prompt's noise.
-            shapings: added to the rewards, by the name of the part that they become.
+            seed: the run's; with step and place it fixes the noise of each prompt.
+            shapings: amounts to add to the rewards, by the name of the part that each becomes.
         """
         self._generator = generator
         self._environment = environment
@@ -136,14 +136,14 @@ class Collector:
         """``group_size`` rollouts of each prompt, without rewards.
 
         Args:
-            items: prompts; one that occurs twice makes two groups with different noise.
-            step: with ``purpose`` and the place in ``items``, the group's id and the seed of its noise.
+            items: prompts; a prompt that occurs twice makes two groups with different noise.
+            step: with ``purpose`` and the place in ``items`` it gives the group's id and the seed of its noise.
             purpose: keeps the ids and noise of training and evaluation apart.
             on_progress: called when a rollout ends.
 
         Raises:
-            GenerationFailed: the generator returned what nobody asked for.
-            Exception: whatever the generator raises; nothing of the batch is kept.
+            GenerationFailed: the generator returned a completion that was not requested.
+            Exception: any exception of the generator; nothing of the batch is kept.
         """
         named = {f"{purpose}-{step:06d}-{place:04d}": item for place, item in enumerate(items)}
         room, ended, total = (
@@ -164,10 +164,10 @@ class Collector:
         return Rollouts(groups=tuple(groups), items=named)
 
     async def reward(self, drawn: Rollouts) -> Rollouts:
-        """The same samples with their rewards, or with the reason why there is none.
+        """The same samples with their rewards, or with the reason why they have none.
 
         Args:
-            drawn: from ``draw``; samples that failed already are not rewarded.
+            drawn: from ``draw``; failed samples are not rewarded.
         """
         groups = await _together(
             self._reward_group(group, drawn.items[group.group_id]) for group in drawn.groups
@@ -201,7 +201,7 @@ class Collector:
                 if output is None:
                     continue
                 if output.rid != request.rid or output.index in playing or output.index >= self._group_size:  # fmt: skip
-                    msg = f"the generator returned completion {output.index} of request {output.rid}, which nobody asked for, or asked for once; request {request.rid} has {self._group_size} completions, and each comes back once"
+                    msg = f"the generator returned completion {output.index} of request {output.rid}, which was not requested or has come back before; return each of the {self._group_size} completions of request {request.rid} exactly once"
                     raise GenerationFailed(msg)
                 playing[output.index] = tasks.create_task(play(output.index, self._with_text(output)))  # fmt: skip
             for index in set(range(self._group_size)) - playing.keys():
@@ -210,7 +210,7 @@ class Collector:
         return Group(group_id=group_id, samples=tuple(samples))
 
     async def _play(self, item: PromptItem, first: Sample, index: int) -> Sample:
-        """The rollout behind its first turn."""
+        """The rollout after its first turn."""
 
         def seed_of(turn: int) -> int:
             return noise_seed(self._seed, first.group_id, item.item_id, sibling=index, turn=turn)
@@ -218,7 +218,7 @@ class Collector:
         async def generate(asked: Sample, turn: int) -> Sample | None:
             return await self._next_turn(asked, seed_of(turn))
 
-        # The first turn's noise is the group's: the sibling's own seed of turn 0 is free.
+        # The first turn uses the group's noise, so the sibling's own seed of turn 0 is free.
         session = Session(
             item, first, seed=seed_of(0), vocab_limit=self._vocab_limit, generate=generate
         )
@@ -228,13 +228,13 @@ class Collector:
             if session.generator_error is None and not session.is_over:
                 detail = f"{type(error).__name__}: {error}"
                 return session.sample.failed(Outcome.ENVIRONMENT_FAILED, detail)
-        # Whether the environment let it pass or not.
+        # Even if the environment caught it.
         if session.generator_error is not None:
             raise session.generator_error
         return session.sample
 
     async def _next_turn(self, asked: Sample, seed: int) -> Sample | None:
-        """The policy's turn behind what was asked; None if there is no room for it."""
+        """``asked`` with the policy's next turn; None if there is no room for one."""
         request = GenerateRequest(
             input_ids=tuple(asked.token_ids.tolist()),
             sampling_params=replace(self._sampling, n=1, sampling_seed=seed),
@@ -246,7 +246,9 @@ class Collector:
         except RequestTooLong:
             return None
         if len(outputs) != 1 or outputs[0].rid != request.rid:
-            detail = f"the generator returned {len(outputs)} outputs for one completion"
+            detail = (
+                f"the generator returned {len(outputs)} outputs for a request of one completion"
+            )
             return asked.failed(Outcome.INFRASTRUCTURE_FAILED, detail)
         output = self._with_text(outputs[0])
         if problem := tampering(request, output, self._vocab_limit):
@@ -269,7 +271,7 @@ class Collector:
         except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a typed outcome
             return [RewardFailed(f"{type(error).__name__}: {error}")] * len(samples)
         if len(results) != len(samples):
-            msg = f"the environment gave {len(results)} rewards for {len(samples)} rollouts"
+            msg = f"the environment returned {len(results)} rewards for {len(samples)} rollouts"
             return [RewardFailed(msg)] * len(samples)
         return results
 
@@ -280,11 +282,11 @@ class Collector:
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """Wait for it on a loop of its own. As ``asyncio.run``, and also where a loop runs already, as in a notebook."""
+    """As ``asyncio.run``, but works also where a loop already runs, as in a notebook."""
     results = []
 
     async def main() -> None:
-        # Not returned: asyncio.run writes the result of its task into a text, and a batch's takes a second.
+        # Not returned: asyncio.run formats its task's result as text, which takes a second for a batch.
         results.append(await work)
 
     try:
@@ -298,7 +300,7 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """All results, in order. The first exception cancels the rest, and is raised as it is."""
+    """All results, in order. The first exception cancels the rest and is raised unchanged."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]

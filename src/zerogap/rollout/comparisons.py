@@ -11,17 +11,17 @@ from zerogap.types import Sample
 
 
 def exact_reward(completion: str, item: PromptItem, sample: Sample) -> float:
-    """1 if the text is the answer, up to surrounding white space."""
+    """1 if the text equals the answer, apart from surrounding white space."""
     return float(completion.strip() == reference(item).strip())
 
 
 def last_number_reward(completion: str, item: PromptItem, sample: Sample) -> float:
-    """1 if the last number in the text is the answer; 1200, 1,200 and 1200.0 are one number."""
+    """1 if the last number in the text equals the last one in the answer; 1200, 1,200 and 1200.0 are equal."""
     return float(last_number(completion) == _reference_number(item))
 
 
 def build_regex_reward(pattern: str) -> RewardFunction:
-    """1 if what the pattern's first group captures last equals the answer up to white space.
+    """1 if the last capture of the pattern's first group equals the answer, apart from surrounding white space.
 
     The dot also matches line ends, so that an answer may span lines.
     """
@@ -35,7 +35,7 @@ def build_regex_reward(pattern: str) -> RewardFunction:
 
 
 def build_task_reward(score: TaskScore) -> RewardFunction:
-    """The data set's own score."""
+    """A reward function from the score of the data's own task."""
 
     def task_reward(completion: str, item: PromptItem, sample: Sample) -> float:
         return score(completion, item)
@@ -44,10 +44,10 @@ def build_task_reward(score: TaskScore) -> RewardFunction:
 
 
 def reference(item: PromptItem) -> str:
-    """The item's answer.
+    """The item's reference answer.
 
     Raises:
-        RewardFailed: it has none.
+        RewardFailed: the item has none.
     """
     if item.answer is None:
         msg = f"prompt {item.item_id} has no reference answer to compare with; set data.answer_field, or use a reward that needs none"

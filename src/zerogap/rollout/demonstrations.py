@@ -1,8 +1,8 @@
-"""From prompts with reference answers to records that train on them: what takes the collector's place in supervised losses.
+"""Samples from prompts with reference answers: supervised losses use this instead of the collector.
 
-A prompt gives one record, its reference answer; or, where answers are compared, two of one group: the reference answer
-with reward 1, named ``<group>/chosen``, then the worse one with reward 0, ``<group>/rejected``. The reward is what a loss
-reads; names and order are for people.
+A prompt gives one sample, its reference answer. Where a loss compares answers, it gives a group of two: the reference
+answer with reward 1, named ``<group>/chosen``, then the rejected answer with reward 0, named ``<group>/rejected``.
+Losses read the reward; names and order are for people.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _NUM_SHOWN = 5
 
 
 class Demonstrations:
-    """Makes records of prompt items. Holds no state between calls: the same call gives the same records."""
+    """Makes samples of prompt items. Holds no state between calls: the same call gives the same samples."""
 
     def __init__(
         self,
@@ -28,20 +28,20 @@ class Demonstrations:
         """Keep what every step uses.
 
         Args:
-            encode: prompt ids of an item, the same as in sampling and evaluation.
+            encode: prompt ids of an item, as in sampling and evaluation.
             encode_answer: (prompt ids, answer) -> ids of the answer with its end token.
-            compares_answers: two records a prompt, the reference answer and the rejected one.
+            compares_answers: make two samples of each prompt, the reference answer and the rejected one.
         """
         self._encode = encode
         self._encode_answer = encode_answer
         self._compares_answers = compares_answers
 
     def __call__(self, items: Sequence[PromptItem], *, step: int) -> Rollouts:
-        """The records of the items, one group an item, in their order.
+        """The samples of the items, one group for each item, in their order.
 
         Args:
-            items: prompts with answers; one that occurs twice makes two groups.
-            step: names the groups, as the collector names its own.
+            items: prompts with answers; a prompt that occurs twice makes two groups.
+            step: part of the group's id, as in the collector.
 
         Raises:
             DataError: an item lacks an answer, or cannot be encoded.
@@ -53,14 +53,14 @@ class Demonstrations:
         return Rollouts(groups=tuple(groups), items=named)
 
     def check(self, items: Sequence[PromptItem], *, max_tokens: int) -> int:
-        """Encode every item once before a run starts, so that no step fails on one. Gives the longest record's length.
+        """Encode every item before a run starts, so that no step fails on one. Returns the longest sample's length.
 
         Args:
             items: all training prompts of the run.
-            max_tokens: of a prompt with its answer; the model's context length.
+            max_tokens: limit of a prompt with its answer; the model's context length.
 
         Raises:
-            DataError: items without an answer, that cannot be encoded or are too long, several in one message.
+            DataError: items have no answer, cannot be encoded or are too long; one message lists several.
         """
         problems, longest = [], 0
         for item in items:

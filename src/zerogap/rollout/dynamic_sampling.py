@@ -1,8 +1,8 @@
-"""Further prompts until enough groups have something to learn from (DAPO, https://arxiv.org/abs/2503.14476, section 3.2).
+"""Draw further prompts until enough groups have a signal (DAPO, https://arxiv.org/abs/2503.14476, section 3.2).
 
-A group whose valid members all have the same reward has advantages of exactly 0 and trains nothing; an easy or a hopeless
-data set would leave an update little but such groups. Every round draws as many further prompts as groups are missing,
-and a limit of rounds keeps a policy that solves everything, or nothing, from drawing forever.
+A group whose valid members all have the same reward has advantages of exactly 0 and trains nothing. If the data is too
+easy or too hard, most groups of an update are like that. Every round draws as many further prompts as groups are
+missing; a limit of rounds stops a policy that solves everything, or nothing, from drawing forever.
 """
 
 from collections.abc import Callable
@@ -14,28 +14,28 @@ from zerogap.types import Group, exclusion_reason
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicRollouts:
-    """What was drawn, and what of it trains."""
+    """The drawn groups, and those that train."""
 
     drawn: Rollouts
-    """Every group of every round: what statistics of the policy are about."""
+    """Every group of every round: statistics of the policy count all of them."""
     trained: Rollouts
-    """At most as many groups as wanted, those with a signal; the first ones drawn if no group has one."""
+    """The groups with a signal, at most as many as wanted; if no group has one, the first ones drawn."""
     num_rounds: int
     num_with_signal: int
     """Groups with a signal among ``trained``."""
     is_starved: bool
-    """The rounds ended before there were enough of them."""
+    """Whether the rounds ended before enough groups had a signal."""
 
 
 def collect_dynamically(
     collect: Callable[[int, int], Rollouts], *, num_groups: int, max_rounds: int
 ) -> DynamicRollouts:
-    """Rewarded groups, those without a signal replaced.
+    """Rewarded groups; those without a signal are replaced.
 
     Args:
-        collect: (prompts, round from 0) -> their groups, rewarded; called with fresh prompts in mind.
+        collect: (number of prompts, round from 0) -> the rewarded groups of so many fresh prompts.
         num_groups: groups of an update.
-        max_rounds: calls at most; with 1 nothing is replaced.
+        max_rounds: most calls of ``collect``; with 1 nothing is replaced.
     """
     rounds = [collect(num_groups, 0)]
     if max_rounds == 1:

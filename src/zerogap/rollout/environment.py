@@ -1,6 +1,6 @@
-"""What a rollout is made of beside the policy's turns: the first prompt, replies between turns, and rewards.
+"""What surrounds the policy's turns in a rollout: the first prompt, the replies between turns, and the rewards.
 
-Ids travel, text never does: an environment gives its replies as ids, and what the policy drew is never encoded again.
+Replies are ids, never text: what the policy drew is never decoded and encoded again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zerogap.types import Outcome, Sample, Source
 
 
 class Session:
-    """One rollout while it goes on, for its environment."""
+    """A rollout in progress, as its environment sees it."""
 
     def __init__(
         self,
@@ -28,42 +28,42 @@ class Session:
         vocab_limit: int,
         generate: Callable[[Sample, int], Awaitable[Sample | None]],
     ) -> None:
-        """Begin behind the first turn.
+        """Start after the first turn.
 
         Args:
             item: the prompt.
             sample: the prompt's ids and the first turn.
             seed: see the attribute.
-            vocab_limit: ids from here on mean nothing.
-            generate: (record, number of the turn) -> the record with the policy's turn, None if there is no room for one.
+            vocab_limit: ids from here on are outside the vocabulary.
+            generate: (sample, number of the turn) -> the sample with the policy's turn; None if there is no room.
         """
         self.item = item
         self.sample = sample
         """All turns so far."""
         self.seed = seed
-        """Of the environment's own randomness: another for every rollout, and none that sampling uses."""
+        """For the environment's own randomness: every rollout has another, and sampling uses none of them."""
         self.is_over = False
         """Whether no further turn is possible: the last one failed, or the context is full."""
         self.generator_error: Exception | None = None
-        """What the generator raised: no fault of the environment."""
+        """The exception of the generator, if any: it stops the step, whatever the environment does."""
         self._vocab_limit, self._generate = vocab_limit, generate
 
     async def turn(self, reply_ids: Sequence[int]) -> Sample:
-        """Append a reply and the policy's next turn. Every exception may be let pass.
+        """Append a reply and the policy's next turn. An environment need not catch any of the exceptions.
 
         Args:
-            reply_ids: the environment's tokens behind the policy's last turn, such as a template's header.
+            reply_ids: the environment's tokens after the policy's last turn, such as a template's header.
 
         Returns:
-            The record with both.
+            The sample with both.
 
         Raises:
-            EnvironmentFailed: ids that the tokenizer does not have.
-            GenerationFailed: the turn failed, or there is no room for it. The rollout ends as its record says.
+            EnvironmentFailed: the reply has ids that the tokenizer does not have.
+            GenerationFailed: the turn failed, or there is no room for it. The sample's outcome says which.
         """
         outside = [i for i in reply_ids if not 0 <= i < self._vocab_limit]
         if outside:
-            msg = f"the environment replied with the ids {outside[:5]}, and the tokenizer has {self._vocab_limit}; encode the reply with the policy's tokenizer"
+            msg = f"the environment replied with the ids {outside[:5]}, but the tokenizer has {self._vocab_limit} ids; encode the reply with the policy's tokenizer"
             raise EnvironmentFailed(msg)
         if not self.is_over:
             asked = self.sample.append(reply_ids, source=Source.ENVIRONMENT)
@@ -75,20 +75,20 @@ class Session:
             self.is_over = turned is None or not turned.outcome.is_valid
             self.sample = turned or replace(self.sample, outcome=Outcome.TRUNCATED)
         if self.is_over:
-            msg = f"rollout {self.sample.rollout_id} has no further turn: {self.sample.outcome}; end it"
+            msg = f"rollout {self.sample.rollout_id} can have no further turn: {self.sample.outcome}; return from play()"
             raise GenerationFailed(msg)
         return self.sample
 
 
 class Environment(Protocol):
-    """Owns what happens in the rollouts of a prompt. Called for many prompts at once, from one asyncio loop."""
+    """Directs the rollouts of a prompt. Called for many prompts at once, from one asyncio loop."""
 
     def prompt_ids(self, item: PromptItem) -> Sequence[int]:
-        """What the first turn continues; the rollouts of a group share it."""
+        """The ids that the first turn continues; the rollouts of a group share them."""
         ...
 
     async def play(self, session: Session) -> None:
-        """All turns of a rollout behind its first. What this raises makes the rollout a failed one, with no reward."""
+        """Play all turns after the first. If this raises, the rollout has failed and gets no reward."""
         ...
 
     async def reward(
@@ -96,16 +96,16 @@ class Environment(Protocol):
     ) -> Sequence[RewardResult | RewardFailed]:
         """A reward for each rollout of a group that ended well, in order.
 
-        What this raises is a failure of all of them.
+        If this raises, all of them have failed.
         """
         ...
 
 
 class SingleTurn:
-    """The environment of a question with one answer: no reply, and each answer is rewarded by itself."""
+    """The environment of prompts with one answer: it sends no reply and rewards each answer by itself."""
 
     def __init__(self, encode: Callable[[PromptItem], Sequence[int]], rewards: Rewards) -> None:
-        """Keep what every prompt uses; ``rewards`` are closed by whoever built them."""
+        """Keep what every prompt uses; the builder of ``rewards`` closes them."""
         self._encode, self._rewards = encode, rewards
 
     def prompt_ids(self, item: PromptItem) -> Sequence[int]:

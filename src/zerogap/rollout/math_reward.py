@@ -1,8 +1,8 @@
-"""Equality as mathematics, by the math-verify package.
+"""Mathematical equality, by the math-verify package.
 
-Runs in a worker process only: sympy can take forever on what a policy writes, and math-verify's own
-timeout is a signal that works in a main thread alone and turns into "wrong" elsewhere. Its timeout is
-therefore off; the deadline of ``WorkerRewards`` ends the process instead.
+Runs only in a worker process: sympy can take forever on what a policy writes, and math-verify's own timeout is a
+signal that works only in a main thread and becomes "wrong" elsewhere. So its timeout is off, and the deadline of
+``WorkerRewards`` ends the process instead.
 """
 
 import logging
@@ -14,7 +14,7 @@ from zerogap.errors import RewardFailed
 from zerogap.rollout.comparisons import reference
 from zerogap.types import Sample
 
-# It warns that its timeout is off, which is intended.
+# math-verify warns that its timeout is off; it is off on purpose.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _NO_TIMEOUT = 0
@@ -25,11 +25,11 @@ def math_reward(completion: str, item: PromptItem, sample: Sample) -> float:
     """1 if the completion's final answer equals the reference, 0 if it differs or there is none.
 
     Raises:
-        RewardFailed: the reference is no mathematics.
-        Exception: what sympy raises while comparing.
+        RewardFailed: math-verify finds no mathematics in the reference answer.
+        Exception: sympy raised it while comparing.
     """
     answer = reference(item)
-    # LaTeX is only recognised between delimiters, and reference answers usually come bare.
+    # math-verify recognises LaTeX only between delimiters, and reference answers usually have none.
     wanted = _parse(answer if any(d in answer for d in _DELIMITERS) else f"${answer}$")
     if not wanted:
         msg = f"prompt {item.item_id} has the reference answer {answer!r}, in which math-verify finds no mathematics; correct the data"

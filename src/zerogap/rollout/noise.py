@@ -1,10 +1,10 @@
-"""Seeds of sampling noise: no two requests of a run share one, whatever their turn, sibling and attempt."""
+"""Seeds of sampling noise: no two requests of a run share one."""
 
 import struct
 from hashlib import blake2b
 
 _SEED_BITS = 53
-"""Seeds are written to JSON, whose readers may hold numbers as doubles."""
+"""Seeds are written to JSON, whose readers may store numbers as doubles."""
 
 
 def noise_seed(
@@ -23,11 +23,11 @@ def noise_seed(
 
     Args:
         run_seed: the run's.
-        group_id: unique in the run: it names purpose, step and place.
+        group_id: unique in the run; it names purpose, step and place.
         item_id: of the prompt.
-        sibling: whose request it is; None: of the whole group.
+        sibling: index of the sibling that makes the request; None if it is the whole group's.
         turn: of the rollout, from 0.
-        attempt: how often the same request was made before.
+        attempt: number of earlier attempts at the same request.
     """
     name = f"{run_seed}/{group_id}/{item_id}".encode()
     who = struct.pack("<QII", 0 if sibling is None else sibling + 1, turn, attempt)

@@ -1,4 +1,4 @@
-"""From what the generator returned for one completion to a sample with an outcome."""
+"""Makes a sample with an outcome of what the generator returned for one completion."""
 
 from zerogap.types import (
     FinishReason,
@@ -21,15 +21,15 @@ def sample_of(
     """The sample of one completion, without a reward. A failure is typed and trains nothing.
 
     Args:
-        request: what was asked.
-        output: what came back for sibling ``index``, if anything did.
+        request: the request.
+        output: the output for sibling ``index``, if the generator returned one.
         group_id: of the prompt.
         index: sibling within the group.
-        vocab_limit: ids from here on mean nothing.
+        vocab_limit: ids from here on are outside the vocabulary.
 
     Raises:
-        DataError: a sampled token without a finite log-prob of at most 0, or columns of different length:
-            the generator cannot be trusted at all.
+        DataError: a sampled token has no finite log-prob of at most 0, or columns differ in length: the generator
+            cannot be trusted at all.
     """
     if output is None:
         detail = "the generator returned no output for this completion"
@@ -45,19 +45,19 @@ def sample_of(
 
 
 def tampering(request: GenerateRequest, output: GenerateOutput, vocab_limit: int) -> str:
-    """What the ids of the output contradict; empty if nothing."""
+    """How the ids of the output contradict the request or the vocabulary; empty if they do not."""
     if output.prompt_ids.tolist() != list(request.input_ids):
         return "the generator continued other prompt ids than it was given"
     outside = output.output_ids[output.output_ids >= vocab_limit]
     if len(outside):
-        return f"sampled ids {outside[:5].tolist()}, and the tokenizer has {vocab_limit}"
+        return f"the generator sampled the ids {outside[:5].tolist()}, but the tokenizer has {vocab_limit} ids"
     return ""
 
 
 def _unscorable(
     request: GenerateRequest, output_ids: list[int], rollout_id: str, outcome: Outcome, detail: str
 ) -> Sample:
-    """The ids, for people. Log-probs are left out: an id without meaning may come with one of no meaning."""
+    """A sample of the ids, for people to read. It has no log-probs: those of impossible ids mean nothing."""
     prompt = Sample.of_prompt(
         request.input_ids,
         group_id=rollout_id.rpartition("/")[0],

@@ -1,4 +1,4 @@
-"""One process that computes rewards, seen from the run that owns it."""
+"""One process that computes rewards, as the run that owns it sees it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from zerogap.errors import ConfigError, RewardFailed
 from zerogap.rollout.rewards import RewardRequest, RewardResult
 
 _START_TIMEOUT_S = 120.0
-"""Importing a reward function may load large libraries on a busy machine; longer is a hang."""
+"""Importing a reward function may load large libraries on a busy machine; anything longer is a hang."""
 
 _NOTHING = object()
-"""What a process says that has ended."""
+"""Stands for the answer of a process that has ended."""
 
 
 class RewardProcess:
-    """One process, and the pipe to it. Used by one thread at a time, but for ``end``."""
+    """One process and the pipe to it. Only one thread at a time may use it; ``end`` works from any thread."""
 
     def __init__(self, function: str, params: dict[str, Any]) -> None:
         self._connection, theirs = Pipe()
@@ -36,7 +36,7 @@ class RewardProcess:
             str(theirs.fileno()),
             str(os.getpid()),
         ]
-        # A session of its own: its own children end with it, and Ctrl-C reaches only the run, which closes us.
+        # A session of its own: its children end with it, and Ctrl-C reaches only the run, which ends this process.
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -47,7 +47,7 @@ class RewardProcess:
         """Block until the function is imported.
 
         Raises:
-            ConfigError: it cannot be.
+            ConfigError: the function cannot be imported.
         """
         problem = f"the process did not answer within {_START_TIMEOUT_S} s"
         if self._connection.poll(_START_TIMEOUT_S):
@@ -56,11 +56,11 @@ class RewardProcess:
             problem = "the process ended while importing it"
         if problem is not None:
             self.end()
-            msg = f"reward function {self._function}: it cannot be used in a worker process: {problem}; name it module:function, importable from the working directory"
+            msg = f"reward function {self._function} cannot be used in a worker process: {problem}; name it as module:function, importable from the working directory"
             raise ConfigError(msg)
 
     def answer(self, request: RewardRequest, *, timeout_s: float) -> RewardResult | RewardFailed:
-        """Wait for the reward of a completion; if there is none, why, and the process is ended."""
+        """The reward of a completion, or why there is none. Ends the process if it does not answer in time."""
         self._send(request)
         if not self._connection.poll(timeout_s):
             self.end()
@@ -72,24 +72,24 @@ class RewardProcess:
         return result
 
     def end(self) -> None:
-        """End this process and its children at once, from any thread; whoever waits for its answer notices.
+        """End this process and its children at once. A thread that waits for its answer gets a RewardFailed.
 
-        It keeps nothing that could be lost.
+        The process has no state to lose.
         """
         self.is_dead = True
         with self._ending:
             if self._process.returncode is None:
-                # Its id, which is also its group's, cannot be another's before we have waited for it.
+                # The system cannot reuse the id, which is also the group's, before we wait for the process.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
 
     def _send(self, message: object) -> None:
-        # A dead process is noticed where its answer is read.
+        # Reading the answer notices a dead process.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send(message)
 
-    def _receive(self) -> Any:  # noqa: ANN401 - whatever the other process sent
+    def _receive(self) -> Any:  # noqa: ANN401 - the other process may send anything
         try:
             return self._connection.recv()
         except (EOFError, ConnectionResetError):

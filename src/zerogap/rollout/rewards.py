@@ -1,11 +1,11 @@
-"""What a reward is: a finite number for a completion, or a failure with its reason; never a 0 for a failure.
+"""Rewards: a finite number for a completion, or a failure with its reason. A failure never counts as 0.
 
-A reward function is called with the completion's text, its prompt item and its sample::
+A reward function gets the completion's text, its prompt item and its sample::
 
     def length_reward(completion: str, item: PromptItem, sample: Sample) -> float:
         return min(len(completion), 100) / 100
 
-and may raise: the sample is then left out of its group's statistics and counted as verifier_failed.
+It may raise: the sample is then left out of its group's statistics and counted as verifier_failed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from zerogap.types import Sample
 
 @dataclass(frozen=True)
 class RewardResult:
-    """A reward and what it is made of."""
+    """A reward and its parts."""
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Named parts, for metrics; they need not add up to ``value``."""
+    """By name, for metrics; they need not add up to ``value``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class RewardRequest:
 
 
 class RewardFunction(Protocol):
-    """Rewards one completion. May raise; may return anything that is a finite real number."""
+    """Rewards one completion. May raise; may return any finite real number."""
 
     def __call__(self, completion: str, item: PromptItem, sample: Sample) -> float | RewardResult:
         """The reward of the completion."""
@@ -49,19 +49,19 @@ class RewardFunction(Protocol):
 
 
 class Rewards(Protocol):
-    """Rewards completions, many at a time. Owns whatever it needs for that, until ``close``."""
+    """Rewards completions, many at a time. Owns its resources until ``close``."""
 
     async def reward(self, request: RewardRequest) -> RewardResult | RewardFailed:
         """The reward of one completion; a failure is a result, not an exception."""
         ...
 
     def close(self) -> None:
-        """Give back processes; the object is unusable afterwards. May be called twice."""
+        """End its processes; the object is unusable afterwards. May be called twice."""
         ...
 
 
 class DirectRewards:
-    """Calls the function in the caller's thread. For functions that are quick and end."""
+    """Calls the function in the caller's thread. For functions that are quick and never hang."""
 
     def __init__(self, function: RewardFunction) -> None:
         self._function = function
@@ -71,13 +71,13 @@ class DirectRewards:
         return reward_or_failure(self._function, request)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """There is nothing to end."""
 
 
 def reward_or_failure(
     function: RewardFunction, request: RewardRequest
 ) -> RewardResult | RewardFailed:
-    """The function's reward, checked; or why there is none."""
+    """The function's checked reward, or why there is none."""
     try:
         return checked_result(function(request.completion, request.item, request.sample))
     except RewardFailed as error:
@@ -87,10 +87,10 @@ def reward_or_failure(
 
 
 def checked_result(returned: object) -> RewardResult:
-    """What a reward function returned, as a result.
+    """The return value of a reward function, checked.
 
     Raises:
-        RewardFailed: it is one, or it is no finite number, or a part is none.
+        RewardFailed: the value is one, or the reward or a part is not a finite number.
     """
     if isinstance(returned, RewardFailed):
         raise returned
@@ -105,6 +105,6 @@ def checked_result(returned: object) -> RewardResult:
 
 def _finite(value: object, what: str) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
-        msg = f"the reward function gave {what} = {value!r}, which is no finite number; return a float, or raise"
+        msg = f"the reward function returned {what} = {value!r}, which is not a finite number; return a finite float, or raise"
         raise RewardFailed(msg)
     return float(value)

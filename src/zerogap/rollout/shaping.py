@@ -1,7 +1,7 @@
-"""What is added to rewards after the verifier has spoken, such as DAPO's punishment of overlong completions.
+"""Amounts added to the verifier's rewards, such as DAPO's penalty for overlong completions.
 
-A shaping gives each sample an amount. The reward is then the verifier's plus all amounts, and each amount is a part
-of the reward under its own name, so that what the verifier said can be read off the record.
+A shaping gives each sample an amount. The reward is then the verifier's plus all amounts. Each amount is also a part
+of the reward under its own name, so the verifier's reward can be recovered from the sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +12,14 @@ from zerogap.errors import RewardFailed
 from zerogap.types import Sample
 
 Shaping = Callable[[Sequence[Sample]], Sequence[float]]
-"""What is added to the reward of each sample, in order."""
+"""From samples to the amount added to the reward of each, in order."""
 
 
 def by_completion_len(amounts: Callable[[np.ndarray], np.ndarray]) -> Shaping:
     """A shaping from a function of lengths.
 
     Args:
-        amounts: tokens that the policy wrote, int64 [B] -> what that adds to the reward, [B].
+        amounts: number of tokens that the policy wrote, int64 [B] -> amount added to the reward, [B].
     """
 
     def shaping(samples: Sequence[Sample]) -> list[float]:
@@ -30,10 +30,10 @@ def by_completion_len(amounts: Callable[[np.ndarray], np.ndarray]) -> Shaping:
 
 
 def shaped(samples: Sequence[Sample], shapings: Mapping[str, Shaping]) -> list[Sample]:
-    """The samples with every shaping added; those without a reward are as they were.
+    """The samples with every shaping added; samples without a reward stay unchanged.
 
     Raises:
-        RewardFailed: the verifier has a part of a shaping's name.
+        RewardFailed: a part of the verifier's reward has the name of a shaping.
     """
     found = list(samples)
     places = [place for place, sample in enumerate(samples) if sample.reward is not None]
@@ -47,6 +47,6 @@ def shaped(samples: Sequence[Sample], shapings: Mapping[str, Shaping]) -> list[S
 def _add(sample: Sample, name: str, amount: float) -> Sample:
     assert sample.reward is not None
     if name in sample.reward_parts:
-        msg = f"rollout {sample.rollout_id}: the reward function gave a part {name!r}, which is the name of what is added after it; call the part something else"
+        msg = f"rollout {sample.rollout_id}: the reward function returned a part {name!r}, but a shaping has this name; rename the part"
         raise RewardFailed(msg)
     return sample.scored(sample.reward + amount, {**sample.reward_parts, name: amount})

@@ -1,4 +1,4 @@
-"""What a step's metrics say about its samples. Denominators: valid samples for rewards, all for lengths."""
+"""The metrics of a step's samples. Denominators: samples with a reward for rewards, all samples for lengths."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from zerogap.types import Outcome, Sample
 def add_rollout_metrics(metrics: StepMetrics, samples: Sequence[Sample]) -> None:
     """Add ``reward/*``, ``rollout/*`` and ``outcome/*`` of a step's samples.
 
-    A failed sample counts under its outcome and in nothing about rewards; nor does a reference answer, whose 1 or 0
-    only says which of two is preferred. Lengths and the share of
-    truncated samples are over all samples, so that failures cannot hide how long completions get.
+    Failed samples count under their outcome but not in rewards. Nor do reference answers, whose 1 or 0 only says which
+    of two is preferred. Lengths and the share of truncated samples are over all samples, so that failures cannot hide
+    how long completions get.
     """
     for outcome in Outcome:
         metrics.add(f"outcome/{outcome}", sum(s.outcome == outcome for s in samples))

@@ -1,10 +1,10 @@
-"""Samples on disk, as a run writes them every few steps. Exact, without pickle, complete or absent.
+"""Samples on disk, as a run writes them every few steps: exact, without pickle, and never half written.
 
 ``columns.safetensors`` holds each declared column of all samples end to end ([sum T, ...]), with ``format`` and
-``offsets`` (sample b is ``[offsets[b], offsets[b + 1])``). An optional column is there if a sample has it, with
-``NAME.samples``, bool [B]: which ones; a column of lists is ``NAME.values`` and ``NAME.offsets``. ``samples.jsonl`` has
-one line a sample with its scalars, turns and texts. ``trainer.safetensors`` holds columns that the trainer adds, of the
-same length.
+``offsets`` (sample b is ``[offsets[b], offsets[b + 1])``). An optional column is present if any sample has it;
+``NAME.samples``, bool [B], then says which samples do. A column of lists is stored as ``NAME.values`` and
+``NAME.offsets``. ``samples.jsonl`` has one line for each sample with its scalars, turns and texts.
+``trainer.safetensors`` holds columns of the trainer, of the same length.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS_FILE, SAMPLES_FILE, TRAINER_FILE = (
 )
 
 _FORMAT = 2
-"""Another number for another layout; declared columns that are new or gone do not change it."""
+"""Changes with the layout; adding or removing a declared column does not change it."""
 _SCALARS = ("group_id", "rollout_id", "temperature", "outcome_detail", "reward", "text")
 
 
@@ -43,12 +43,12 @@ def save_rollouts(
     notes: Mapping[str, Mapping[str, Any]] | None = None,
     trainer_columns: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Write the samples as the folder, replacing one that is there.
+    """Write the samples into a folder, replacing an old one.
 
     Args:
         folder: appears with all its files at once.
-        samples: in the order in which they will be loaded.
-        notes: for people, by group id (question, answer); JSON values, written beside each sample of the group.
+        samples: loading keeps their order.
+        notes: for people, by group id (question, answer); JSON values, written with each sample of the group.
         trainer_columns: float columns [sum T] over the samples in order, such as ``old_log_probs``.
     """
     staging = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -66,10 +66,10 @@ def save_rollouts(
 
 
 def load_rollouts(folder: Path) -> list[Sample]:
-    """The samples that ``save_rollouts`` wrote, equal in every field; checked like new ones.
+    """The samples that ``save_rollouts`` wrote, equal in every field and checked like new ones.
 
     Raises:
-        DataError: the folder is no such folder, has another format, or its files contradict each other.
+        DataError: the folder holds no rollouts, has another format, or its files contradict each other.
     """
     try:
         flat = load_file(folder / COLUMNS_FILE)
@@ -79,16 +79,16 @@ def load_rollouts(folder: Path) -> list[Sample]:
         msg = f"{folder} holds no readable rollouts ({error}); give a folder such as runs/NAME/rollouts/step_000123"
         raise DataError(msg) from error
     if (found := flat.get("format", np.ones(1)).tolist()) != [_FORMAT]:
-        msg = f"{folder} holds rollouts of format {found[0]:g}, and this version of zerogap reads format {_FORMAT}; use the version that the run's environment.json names"
+        msg = f"{folder} holds rollouts of format {found[0]:g}, but this version of zerogap reads format {_FORMAT}; use the version that the run's environment.json names"
         raise DataError(msg)
     try:
         columns = _columns(flat)
         if len(records) != len(columns):
-            msg = f"{folder}: {SAMPLES_FILE} has {len(records)} samples and {COLUMNS_FILE} has {len(columns)}; the folder is damaged, remove it"
+            msg = f"{folder}: {SAMPLES_FILE} has {len(records)} samples, but {COLUMNS_FILE} has {len(columns)}; the folder is damaged, remove it"
             raise DataError(msg)
         return [_sample(*parts) for parts in zip(columns, records, strict=True)]
     except (KeyError, TypeError) as error:
-        msg = f"{folder}: a value is missing or of another kind ({type(error).__name__}: {error}); the folder is damaged, remove it"
+        msg = f"{folder}: a value is missing or has another type ({type(error).__name__}: {error}); the folder is damaged, remove it"
         raise DataError(msg) from error
 
 
@@ -106,7 +106,7 @@ def _flat_columns(samples: Sequence[Sample]) -> dict[str, np.ndarray]:
 
 
 def _columns(flat: Mapping[str, np.ndarray]) -> list[dict[str, Values]]:
-    """Of each sample, by name."""
+    """The columns of each sample, by name."""
     lengths = np.diff(flat["offsets"])
     samples: list[dict[str, Values]] = [{} for _ in lengths]
     for column in SAMPLE_COLUMNS:
@@ -118,14 +118,14 @@ def _columns(flat: Mapping[str, np.ndarray]) -> list[dict[str, Values]]:
 def _rows(
     column: Column, flat: Mapping[str, np.ndarray], lengths: np.ndarray
 ) -> Iterator[tuple[int, Values]]:
-    """The samples that have the column, and their rows of it."""
+    """The place of each sample that has the column, with its rows."""
     names_samples = f"{column.name}.samples"
     if column.is_optional and names_samples not in flat:
         return
     places = np.flatnonzero(flat[names_samples]) if column.is_optional else np.arange(len(lengths))
     offsets, values = _offsets(lengths[places]), column.declared(column.from_arrays(flat))
     if len(values) != offsets[-1]:
-        msg = f"{column.name} has {len(values)} rows for {offsets[-1]} tokens; {COLUMNS_FILE} is damaged, remove the folder"
+        msg = f"{column.name} has {len(values)} rows for {offsets[-1]} tokens; {COLUMNS_FILE} is damaged, remove its folder"
         raise DataError(msg)
     for place, start, end in zip(places, offsets[:-1], offsets[1:], strict=True):
         yield int(place), values[start:end]
@@ -157,7 +157,7 @@ def _sample(columns: Mapping[str, Values], record: Mapping[str, Any]) -> Sample:
 
 
 def _replace(staging: Path, folder: Path) -> None:
-    """A folder cannot be renamed onto one with files: between the two renames there is none."""
+    """Rename in two steps, since no folder can replace one with files; between the two there is no folder."""
     old = folder.with_name(f"{staging.name}.old")
     if folder.exists():
         folder.rename(old)

@@ -1,8 +1,8 @@
 """A process that computes rewards for ``WorkerRewards``: ``python -m zerogap.rollout.worker FD PARENT``.
 
-Talks over one inherited socket. First message in: ``(sys.path, "module:function", params)``; out: None
-when the function is there, else why it is not. Then one ``RewardRequest`` in, one ``RewardResult`` or
-``RewardFailed`` out. Ends when the socket closes, or when its parent is gone.
+Talks over one inherited socket. The first message in is ``(sys.path, "module:function", params)``; the answer is None
+once the function is imported, else why it cannot be. Then each ``RewardRequest`` gets a ``RewardResult`` or
+``RewardFailed``. The process ends when the socket closes or the parent is gone.
 
 The function runs in the main thread, so that it may use signals.
 """
@@ -21,7 +21,7 @@ _PARENT_CHECK_S = 1.0
 
 
 def main() -> None:
-    """Serve until the other side hangs up."""
+    """Serve until the other side closes the socket."""
     descriptor, parent = map(int, sys.argv[1:])
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with Connection(descriptor) as connection:
@@ -52,7 +52,7 @@ def load_function(path: str) -> RewardFunction:
 
 
 def _end_with(parent: int) -> None:
-    """End this process, however stuck its main thread is, once the parent has been replaced by init."""
+    """End this process once its parent is gone, even if its main thread is stuck."""
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)

@@ -1,12 +1,12 @@
-"""Rewards computed in processes of their own, each with a deadline that is kept.
+"""Rewards computed in processes of their own, with a deadline that always holds.
 
-A function that hangs, exhausts memory or crashes the interpreter costs its own sample its reward and
-nothing else: the process is ended, the sample is a failed verifier, a new process takes over. The
-deadline starts when a process takes the completion up, so that waiting in line is never a timeout.
+If a function hangs, exhausts memory or crashes the interpreter, only its own sample loses its reward: the process is
+ended, the sample's outcome is verifier_failed, and a new process takes over. The deadline starts when a process begins
+with the completion, so waiting in line is never a timeout.
 
-Processes are plain children that import the function by its path. They are started with the interpreter
-and not by fork or multiprocessing's spawn: a fork copies torch's threads in an unusable state, and a
-spawn runs the user's main script a second time.
+Processes are plain children that import the function by its path. The interpreter starts them, not fork or
+multiprocessing's spawn: a fork copies torch's threads in an unusable state, and a spawn runs the user's main script
+a second time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zerogap.rollout.rewards import RewardRequest, RewardResult
 
 
 class WorkerRewards:
-    """A pool of reward processes. Owns them: ``close`` ends exactly those, as does the end of this object."""
+    """A pool of reward processes. Owns them: ``close`` ends exactly these, as does garbage collection of the pool."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class WorkerRewards:
         timeout_s: float,
         num_workers: int,
     ) -> None:
-        """Start the first process, to see that the function can be imported.
+        """Start the first process, to check that the function can be imported.
 
         Args:
             function: ``module:function``, importable with this process's ``sys.path``.
             params: keyword arguments of every call; picklable.
             timeout_s: longest time for one completion.
-            num_workers: most processes at once; more than the first start when there is work for them.
+            num_workers: most processes at once; all but the first start only when there is work for them.
 
         Raises:
             ConfigError: the function cannot be imported.
@@ -48,15 +48,15 @@ class WorkerRewards:
         self._start = (function, dict(params or {}))
         self._timeout_s = timeout_s
         self._workers: list[RewardProcess] = []
-        # A thread waits for each process that works.
+        # Each busy process has a thread that waits for it.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="zerogap-reward")
         self._finalizer = weakref.finalize(self, _end_all, self._workers, self._threads)
         self._idle = [self._add_worker()]
 
     async def reward(self, request: RewardRequest) -> RewardResult | RewardFailed:
-        """See ``Rewards``. A completion that ends or outlives its process gives a RewardFailed."""
+        """See ``Rewards``. A completion that kills its process or exceeds the deadline gives a RewardFailed."""
         if not self._finalizer.alive:
-            msg = "these rewards were closed; build new ones"
+            msg = "these rewards are closed; build new ones"
             raise RewardFailed(msg)
         task = _Task(request)
         answer = self._threads.submit(self._answer, task)
@@ -90,7 +90,7 @@ class WorkerRewards:
 
 
 class _Task:
-    """A completion, and the process that works on it."""
+    """A completion and the process that works on it."""
 
     def __init__(self, request: RewardRequest) -> None:
         self._request = request
@@ -102,7 +102,7 @@ class _Task:
         """Wait for the answer."""
         with self._lock:
             if self._is_cancelled:
-                return RewardFailed("nobody waits for this reward any more")
+                return RewardFailed("the caller no longer waits for this reward")
             self._worker = worker
         result = worker.answer(self._request, timeout_s=timeout_s)
         with self._lock:
@@ -110,7 +110,7 @@ class _Task:
         return result
 
     def cancel(self) -> None:
-        """Nobody waits any more: no process may be left working on it."""
+        """The caller no longer waits: end the process that works on it."""
         with self._lock:
             self._is_cancelled = True
             if self._worker is not None:

@@ -1,4 +1,4 @@
-"""An engine on its own thread gives what the engine gives, to many callers, and loses nothing that goes wrong."""
+"""An engine on its own thread gives many callers what the engine gives, and reports every error to them."""
 
 import asyncio
 import gc
@@ -70,7 +70,7 @@ def test_it_draws_what_the_engine_draws_in_as_many_steps(started):
     expected = core.generate(ASKED)
     engine = started(tiny_engine())
     EXACT.check(reported(generated(engine, ASKED)), reported(expected))
-    # Submitted in one turn of the loop, scheduled together: counts do not depend on when the thread wakes.
+    # Requests of one turn of the loop are scheduled together: counts do not depend on when the thread wakes.
     for name in (
         "num_steps",
         "num_shared_decode_tokens",
@@ -161,7 +161,7 @@ def test_an_aborted_request_gives_what_was_drawn(started):
         async for update in engine.submit(request(rid="x", n=2), with_progress=True):
             if not found:
                 await paused(engine)
-                await engine.abort("nobody")
+                await engine.abort("unknown")
                 await engine.abort("x")
             found.append(update)
         return [update.output for update in found if update.output]

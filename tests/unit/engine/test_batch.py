@@ -60,7 +60,7 @@ def decoding(num_tokens, pages, branch):
     return made
 
 
-def test_twins_share_a_row_and_each_has_its_key_and_value_on_its_own_pages():
+def test_duplicates_share_a_row_and_each_has_its_key_and_value_on_its_own_pages():
     plan = StepPlan(100)
     for pages, branch in (([3], 7), ([4], 8), ([5], 7), ([6], 0), ([9], 0), ([8], 7)):
         plan.add(decoding(6, pages, branch), 1)
@@ -75,7 +75,7 @@ def test_twins_share_a_row_and_each_has_its_key_and_value_on_its_own_pages():
     assert batch.rows.write_slot_W[:6].tolist() == slots
 
 
-def test_rows_after_twins_stand_where_they_are():
+def test_rows_after_duplicates_stand_where_they_are():
     plan = StepPlan(100)
     plan.add(decoding(6, [3], 7), 1)
     plan.add(decoding(6, [4], 7), 1)

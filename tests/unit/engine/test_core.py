@@ -86,7 +86,7 @@ def test_abort_all_ends_everything_and_unknown_rids_are_ignored():
     for rid in "abc":
         core.add_request(forward_to_head(rid, n=2))
     steps(core, 3)
-    core.abort_request("nobody")
+    core.abort_request("unknown")
     core.abort_request(abort_all=True)
     assert len(core.step()) == 6
     assert core.is_idle
@@ -104,7 +104,7 @@ def test_a_rid_must_be_matched_exactly():
 def test_a_second_live_request_of_one_rid_is_refused():
     core, _ = fake_engine()
     core.add_request(forward_to_head("a"))
-    with pytest.raises(InvalidRequest, match="request a is alive already"):
+    with pytest.raises(InvalidRequest, match="request a is still open"):
         core.add_request(forward_to_head("a"))
     run_until_idle(core)
     core.add_request(forward_to_head("a"))
@@ -281,7 +281,7 @@ def test_a_step_that_is_cut_off_ends_everything_and_poisons_nothing(error):
     runner.run = run
     outputs = core.step()
     assert [output.finish_reason.kind for output in outputs] == ["abort"] * 3
-    assert "a step was not computed to its end" in outputs[0].finish_reason.message
+    assert "a step did not finish" in outputs[0].finish_reason.message
     core.check_integrity()
     core.add_request(forward_to_head("b"))
     (output,) = run_until_idle(core)

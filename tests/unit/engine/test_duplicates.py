@@ -43,7 +43,7 @@ def test_sharing_rows_changes_no_bit(monkeypatch, params, changes):
         apart, apart_stats = run(requests(**params), **changes)
     EXACT.check(reported(shared), reported(apart))
     assert apart_stats.num_shared_decode_tokens == 0
-    if changes != {"kv_cache_tokens": 16 * 24}:  # retractions depend on nothing that is shared
+    if changes != {"kv_cache_tokens": 16 * 24}:  # retractions change which rows are computed
         assert stats.num_decode_tokens + stats.num_shared_decode_tokens == apart_stats.num_decode_tokens  # fmt: skip
 
 
@@ -54,16 +54,16 @@ def test_greedy_siblings_that_start_together_cost_one_row_a_step():
     assert stats.num_shared_decode_tokens == 6 * 19
 
 
-def test_twins_that_never_part_are_noticed(monkeypatch):
+def test_duplicates_that_never_part_are_noticed(monkeypatch):
     expected, _ = run(requests(temperature=1.0))
     monkeypatch.setattr(loop, "new_branch", lambda: 1)
     assert_notices(
-        "siblings stay twins whatever they draw",
+        "siblings stay in one branch whatever they draw",
         lambda: EXACT.check(reported(run(requests(temperature=1.0))[0]), reported(expected)),
     )
 
 
-def test_a_weight_version_in_the_middle_changes_nothing_about_twins(monkeypatch):
+def test_a_weight_version_in_the_middle_changes_nothing_about_duplicates(monkeypatch):
     def interrupted():
         engine = tiny_engine()
         steps = []

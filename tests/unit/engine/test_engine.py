@@ -1,4 +1,4 @@
-"""Whole requests through a two-layer model: what is drawn and reported, and that nothing disturbs it."""
+"""Whole requests through a two-layer model: drawn tokens, their log-probs, and that nothing else changes them."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ MIXED = [
 
 
 def alone(engine_of) -> list:
-    """Each request in its own engine, that is: without any company."""
+    """Each request alone in its own engine."""
     return [output for one in MIXED for output in engine_of().generate([one])]
 
 

@@ -1,4 +1,4 @@
-"""Recorded passes of the engine: the same bits as without, and thrown away when anything under them moves."""
+"""Captured graphs of the engine: they change no bit, and are dropped when anything they depend on changes."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from zerogap.kernels import linear
 from zerogap.kernels.native import native
 
 pytestmark = pytest.mark.skipif(
-    native.library is None or not native.has_gemm, reason="no C++ products on this processor"
+    native.library is None or not native.has_gemm, reason="no C++ GEMM on this processor"
 )
 
 
@@ -67,7 +67,7 @@ def test_the_third_pass_of_a_shape_is_repeated(subject):
     assert (subject.calls, subject.graphs.num_repeated) == (4, 2)
 
 
-def test_weights_that_are_updated_in_place_keep_the_recording(subject):
+def test_weights_that_are_updated_in_place_keep_the_graphs(subject):
     warm(subject)
     with torch.no_grad():
         subject.model.weight.add_(1.0)
@@ -98,7 +98,7 @@ def change_threads(_subject):
 @pytest.mark.parametrize(
     "change", [replace_parameter, replace_data, replace_module, move_place, change_threads]
 )
-def test_whatever_a_recording_rests_on_throws_it_away(subject, change):
+def test_graphs_are_dropped_when_anything_they_depend_on_changes(subject, change):
     warm(subject)
     threads, old = torch.get_num_threads(), (subject.place, *subject.model.state_dict().values())
     try:
@@ -106,7 +106,7 @@ def test_whatever_a_recording_rests_on_throws_it_away(subject, change):
         subject(torch.randn(4, 16))
         assert subject.graphs.num_repeated == 1
         subject(torch.randn(4, 16))
-        assert subject.graphs.num_repeated == 2, "recorded again"
+        assert subject.graphs.num_repeated == 2, "captured again"
     finally:
         torch.set_num_threads(threads)
     assert len(old) == 3  # kept alive, so that an address cannot come back by chance
@@ -121,7 +121,7 @@ def test_whatever_a_recording_rests_on_throws_it_away(subject, change):
         lambda _, hook: nn.modules.module.register_module_forward_pre_hook(hook),
     ],
 )
-def test_a_hook_is_called_in_every_pass_and_recordings_are_used_again_without_it(subject, register):
+def test_a_hook_is_called_in_every_pass_and_graphs_are_used_again_without_it(subject, register):
     warm(subject)
     passes = []
     handle = register(subject.model, lambda module, *_: passes.append(module))
@@ -146,15 +146,15 @@ def test_a_model_that_computes_with_torch_is_run_as_it_is_and_the_reason_is_kept
     assert "add" in subject.graphs.why_not
 
 
-def test_long_passes_are_not_recorded(subject):
+def test_long_passes_are_not_captured(subject):
     warm(subject, num_rows=300)
     assert subject.graphs.num_repeated == 0
 
 
-def test_the_oldest_recording_goes_when_there_are_too_many(subject, monkeypatch):
+def test_the_oldest_graph_goes_when_there_are_too_many(subject, monkeypatch):
     monkeypatch.setattr("zerogap.engine.graph_cache._MAX_GRAPHS", 2)
     for num_rows in (1, 2, 3):
         warm(subject, num_rows)
     assert len(subject.graphs._graphs) == 2
     subject(torch.randn(1, 16))
-    assert subject.graphs.num_repeated == 3, "the first was recorded anew"
+    assert subject.graphs.num_repeated == 3, "the first was captured again"

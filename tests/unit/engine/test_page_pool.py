@@ -60,7 +60,7 @@ def test_a_page_dropped_while_held_is_free_once_released():
 
 def test_asking_for_more_than_is_free_says_how_many_there_are():
     pool = PagePool(2)
-    with pytest.raises(OutOfPages, match="3 KV pages were asked for and 2 of 2 are free"):
+    with pytest.raises(OutOfPages, match="3 KV pages were requested, but 2 of 2 are free"):
         pool.allocate(3)
     assert pool.num_free == 2
 

@@ -13,7 +13,7 @@ def ids(*, length: int, start: int = 0) -> np.ndarray:
 
 
 def store(cache: PrefixCache, token_ids: np.ndarray) -> list[int]:
-    """What a sequence does that computes its ids from nothing and ends; its pages."""
+    """What a sequence does that computes all its ids and ends; returns its pages."""
     num_full = len(token_ids) // PAGE_SIZE
     tail = block_at(token_ids, num_full, len(token_ids))
     pages = cache.allocate(num_full + bool(tail))
@@ -118,7 +118,7 @@ def test_damage_to_the_tree_is_noticed():
     only_the_second = np.zeros(4, np.int64)
     cache.pool.hold([pages[1]])
     only_the_second[pages[1]] = 1
-    assert any("before it is not" in text for text in cache.problems(only_the_second))
+    assert any("more holders than page" in text for text in cache.problems(only_the_second))
     cache.pool.release([pages[1]])
     root_of(cache).ordered.clear()
     del cache._node_of_page[pages[0]]

@@ -43,7 +43,7 @@ def test_what_makes_no_sense_is_refused_with_the_values(request_, words):
 def test_what_can_never_fit_is_refused_with_the_numbers():
     with pytest.raises(RequestTooLong, match=r"30 prompt .* 71 = 101 exceed .* 100 .* at most 70"):
         check_request(forward_to_head(ids=(1,) * 30, max_new_tokens=71), limits(num_pages=100))
-    with pytest.raises(RequestTooLong, match=r"need 65 KV slots and the cache has 64"):
+    with pytest.raises(RequestTooLong, match=r"need 65 KV slots, but the cache has 64"):
         check_request(forward_to_head(ids=(1,) * 30, max_new_tokens=36), limits())
 
 

@@ -74,7 +74,7 @@ def test_an_end_needs_a_beginning_and_a_version():
     assert (core.is_updating, core.weight_version) == (False, 1)
 
 
-def test_written_weights_are_generated_with_also_by_recorded_passes():
+def test_written_weights_are_generated_with_also_by_captured_graphs():
     ours, theirs = tiny_model(seed=1), tiny_model(seed=2)
     engine = tiny_engine(ours)
     for _ in range(3):

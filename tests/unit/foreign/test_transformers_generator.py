@@ -18,7 +18,7 @@ from zerogap.types import Sample
 from zerogap.weights import digest_weights, named_weights
 
 LIMIT = 90
-"""Below the model's 97 ids: the head is padded."""
+"""Below the model's 97 ids: the rest of the head is padding."""
 
 
 def prompt(length, seed=0):
@@ -166,7 +166,7 @@ def test_what_it_computes_otherwise_is_refused(params, name):
         generated(generator(), [request(prompt(9), **params)])
 
 
-def test_a_completion_that_nobody_waits_for_any_more_ends_early():
+def test_an_aborted_completion_ends_early():
     engine = generator()
 
     async def aborted():

@@ -31,7 +31,7 @@ def count_vowels(completion, item, sample):
 
 
 class Waiting(Collector):
-    """A collector whose batches are waited for."""
+    """A collector whose ``collect`` blocks."""
 
     def collect(self, items, **named):
         return run_async(super().collect(items, **named))
@@ -222,8 +222,8 @@ def test_a_missing_or_impossible_log_prob_stops_the_step(log_prob):
 
 
 @pytest.mark.parametrize("fields", [{"rid": "stranger"}, {"index": 9}, {"index": 0}])
-def test_outputs_that_nobody_asked_for_stop_the_step(fields):
-    with pytest.raises(GenerationFailed, match="nobody asked for"):
+def test_outputs_that_were_not_requested_stop_the_step(fields):
+    with pytest.raises(GenerationFailed, match="was not requested or has come back before"):
         collector(FakeGenerator(change=change(1, **fields))).collect(ITEMS, step=0)
 
 
@@ -301,10 +301,13 @@ def test_parts_of_a_reward_are_kept():
 
 def test_a_failure_that_the_function_chose_is_a_failure():
     def reward(completion, item, sample):
-        raise RewardFailed("the judge is away")
+        raise RewardFailed("the grader is away")
 
     sample = collector(function=reward).collect(ITEMS, step=0).samples[0]
-    assert (sample.outcome, sample.outcome_detail) == (Outcome.VERIFIER_FAILED, "the judge is away")
+    assert (sample.outcome, sample.outcome_detail) == (
+        Outcome.VERIFIER_FAILED,
+        "the grader is away",
+    )
 
 
 def test_rewards_are_shaped_after_the_verifier():

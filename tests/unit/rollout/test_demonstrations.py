@@ -26,7 +26,7 @@ def texts(rollouts):
     return [TOKENIZER.decode(sample.token_ids, False) for sample in rollouts.samples]
 
 
-def test_a_prompt_is_one_record_of_its_reference_answer():
+def test_a_prompt_is_one_sample_of_its_reference_answer():
     made = demonstrations()(ITEMS, step=3)
     assert texts(made) == ["<|bos|>abbb<|eos|>", "<|bos|>cc<|eos|>"]
     assert [s.rollout_id for s in made.samples] == ["train-000003-0000/0", "train-000003-0001/0"]

@@ -19,7 +19,7 @@ def group(name: str, rewards) -> Group:
 
 
 class Draws:
-    """Gives out groups whose signal is listed, in order, and remembers what was asked."""
+    """Gives out groups with the listed signals, in order, and remembers the calls."""
 
     def __init__(self, signals):
         self.signals = itertools.chain(signals, itertools.repeat(False))

@@ -1,4 +1,4 @@
-"""Rollouts of several turns: what becomes of them when all goes well, and when something fails."""
+"""Rollouts of several turns: their outcomes when all goes well, and when something fails."""
 
 import asyncio
 from dataclasses import replace
@@ -50,7 +50,7 @@ class Failing(FakeGenerator):
             yield update
 
 
-def test_two_turns_are_one_record_whose_ids_are_never_encoded_again():
+def test_two_turns_are_one_sample_whose_ids_are_never_encoded_again():
     generator = FakeGenerator()
     rollouts = collect(TwoTurns(), generator)
     seconds = {r.input_ids: r for r in generator.requests if is_second(r)}
@@ -172,7 +172,7 @@ def test_a_rollout_without_room_for_another_turn_is_truncated_and_rewarded():
     [
         (lambda samples: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda samples: [RewardResult(1.0)], "1 rewards for 4 rollouts"),
-        (lambda samples: [RewardResult(float("nan"))] * len(samples), "no finite number"),
+        (lambda samples: [RewardResult(float("nan"))] * len(samples), "not a finite number"),
     ],
 )
 def test_a_reward_that_fails_is_never_a_reward(given, detail):

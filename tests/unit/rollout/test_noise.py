@@ -13,7 +13,7 @@ NUM_POSITIONS = 16
 
 
 def requests(seed_of):
-    """(seed, index of the sibling) of everything that draws: whole groups, and siblings on their own."""
+    """(seed, index of the sibling) of every draw: whole groups, and single siblings."""
     names = [(run, f"train-{step:06d}-0000", item) for run in (0, 1) for step in (0, 1) for item in ("a", "b")]  # fmt: skip
     for name in names:
         for attempt in range(3):

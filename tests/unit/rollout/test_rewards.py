@@ -88,7 +88,7 @@ def test_finite_numbers_are_rewards(good):
     ],
 )
 def test_anything_else_is_a_failure(bad):
-    with pytest.raises(RewardFailed, match="no finite number"):
+    with pytest.raises(RewardFailed, match="not a finite number"):
         checked_result(bad)
 
 

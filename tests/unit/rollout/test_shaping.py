@@ -50,5 +50,5 @@ def test_no_shaping_changes_nothing():
 
 
 def test_two_parts_of_one_name_are_refused():
-    with pytest.raises(RewardFailed, match=r"a part 'overlong'.*call the part something else"):
+    with pytest.raises(RewardFailed, match=r"a part 'overlong'.*rename the part"):
         shaped([completed_sample().scored(1.0, {"overlong": 0.0})], OVERLONG)

@@ -148,10 +148,10 @@ def edit_columns(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"format": None}, "rollouts of format 1, and this version of zerogap reads format 2; use"),
+        ({"format": None}, "rollouts of format 1, but this version of zerogap reads format 2; use"),
         ({"format": np.array([3])}, "rollouts of format 3"),
-        ({"token_ids": None}, "value is missing or of another kind .*token_ids.*damaged"),
-        ({"kept_sets.values": None}, "value is missing or of another kind .*kept_sets.values"),
+        ({"token_ids": None}, "value is missing or has another type .*token_ids.*damaged"),
+        ({"kept_sets.values": None}, "value is missing or has another type .*kept_sets.values"),
         ({"routes": np.zeros((3, 3, 2), np.uint16)}, "routes has 3 rows for 4 tokens"),
         ({"kept_sets.values": np.arange(5, dtype=np.int32)}, "must rise from 0 to the number of values"),
         ({"routes": np.zeros((4, 3, 2), np.int64)}, "routes of int64: it must be one of"),

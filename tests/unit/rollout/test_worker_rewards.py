@@ -14,7 +14,7 @@ from zerogap.rollout import RewardRequest, RewardResult, WorkerRewards, build_re
 
 MISBEHAVE = "helpers.reward_functions:misbehave"
 DEADLINE_S = 3.0
-"""What a hanging completion costs these tests; far longer than a busy machine keeps a good one waiting."""
+"""Each hanging completion costs these tests so long; a good one takes far less, even on a busy machine."""
 
 
 def request(completion, answer="12"):
@@ -47,8 +47,8 @@ def test_rewards_come_back_in_order(workers):
 
 FAILURES = {
     "raise": "ValueError: bad completion",
-    "nan": "no finite number",
-    "none": "no finite number",
+    "nan": "not a finite number",
+    "none": "not a finite number",
     "crash": "ended its process",
     "hang": f"took longer than {DEADLINE_S} s",
 }
@@ -86,7 +86,7 @@ def test_closing_ends_the_processes_and_those_only(workers):
     rewards.close()
     assert not any(psutil.pid_exists(pid) for pid in ours)
     assert all(psutil.pid_exists(pid) for pid in others)
-    with pytest.raises(RewardFailed, match="were closed"):
+    with pytest.raises(RewardFailed, match="are closed"):
         results_of(rewards, [request("ok")])
 
 
