@@ -8,11 +8,12 @@ together. Tokens do not depend on when a request arrives.
 
 import asyncio
 import contextlib
+import logging
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -21,17 +22,25 @@ from torch import Tensor
 from zerogap.engine.engine import Engine
 from zerogap.engine.stats import EngineStats
 from zerogap.errors import EngineStateError
+from zerogap.obs import monotonic_s, stamp
 from zerogap.types import Capability, CompletionUpdate, GenerateOutput, GenerateRequest
 from zerogap.weights import Place, WeightDigest
 
 Result = TypeVar("Result")
+
+_Job = tuple[Callable[[], Any], Future[Any]]
+
+_WARN_AFTER_S = 30.0
+"""Requests that wait longer for a stopped engine are worth a line in the log."""
+
+_log = logging.getLogger(__name__)
 
 
 class AsyncEngine:
     """A ``rollout.Generator`` and ``weights.WeightSink`` over an ``Engine``. A context manager: leaving it closes it.
 
     Callers wait while the engine is paused, while its memory is released, and between ``begin_weight_update`` and
-    ``end_weight_update``.
+    ``end_weight_update``. If they wait for long, a warning in the log names the missing call.
     """
 
     capabilities = frozenset(Capability)
@@ -162,8 +171,11 @@ class _Worker:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._callers: dict[str, _Caller] = {}
+        self._waiting_since: tuple[float, str] | None = None
+        """Clock and stamp when the thread found requests in a stopped engine; None while it is idle or computes."""
+        self._has_warned = False
         self._door = threading.Lock()
         """Held to add a job to the queue and to close the queue, so that no job is left in a closed one."""
         self._is_closed = False
@@ -215,7 +227,7 @@ class _Worker:
     def _do_jobs(self) -> bool:
         """Do the jobs that have arrived; wait for more while a step would do nothing. False if the thread must end."""
         while not self._jobs.empty() or self.engine.is_stalled:
-            taken = self._jobs.get()
+            taken = self._next_job()
             if taken is None:
                 return False
             job, future = taken
@@ -225,7 +237,25 @@ class _Worker:
                 future.set_exception(error)
             # Before the next job, which may open a request with the same rid.
             self._hand_out(self.engine.take_outputs())
+        self._waiting_since = None
         return True
+
+    def _next_job(self) -> _Job | None:
+        """Wait for a job. Warn once if requests have waited long meanwhile, since a forgotten call hangs them."""
+        if self.engine.is_idle:
+            self._waiting_since = None
+            return self._jobs.get()
+        if self._waiting_since is None:
+            self._waiting_since, self._has_warned = (monotonic_s(), stamp()), False
+        began_s, began = self._waiting_since
+        if not self._has_warned:
+            with contextlib.suppress(Empty):
+                return self._jobs.get(timeout=max(0.0, began_s + _WARN_AFTER_S - monotonic_s()))
+            calls = " and ".join(f"{call}()" for call in self.engine.missing_calls)
+            text = "the engine has computed nothing since %s and waits for %s; open requests: %d"
+            _log.warning(text, began, calls, len(self._callers))
+            self._has_warned = True
+        return self._jobs.get()
 
     def _step(self) -> None:
         try:

@@ -79,7 +79,17 @@ class EngineCore:
     @property
     def is_stalled(self) -> bool:
         """Whether a step would do nothing: idle, paused, released, or in the middle of a weight update."""
-        return self.is_idle or self.is_paused or self.is_released or self.is_updating
+        return self.is_idle or bool(self.missing_calls)
+
+    @property
+    def missing_calls(self) -> list[str]:
+        """The calls that must come before a step does anything: each ends a pause, a release or a weight update."""
+        is_missing = {
+            "continue_generation": self.is_paused,
+            "resume_memory_occupation": self.is_released,
+            "end_weight_update": self.is_updating,
+        }
+        return [call for call in is_missing if is_missing[call]]
 
     @property
     def num_running(self) -> int:

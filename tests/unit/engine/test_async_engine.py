@@ -15,7 +15,7 @@ from helpers.tiny_engine import prompt, reported, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 
-from zerogap.engine import AsyncEngine
+from zerogap.engine import AsyncEngine, async_engine
 from zerogap.errors import EngineStateError, InvalidRequest, NumericsError
 from zerogap.weights import named_weights
 
@@ -256,10 +256,15 @@ def test_an_interrupt_ends_what_is_waited_for_and_leaves_nothing_behind(started)
     assert len(generated(engine, [request(prompt(9), n=4)])) == 4
 
 
-@pytest.mark.parametrize(
-    "stopped", ["pause_generation", "release_memory_occupation", "begin_weight_update"]
-)
-def test_a_stopped_engine_makes_its_callers_wait(started, stopped):
+GOING_ON = {
+    "pause_generation": ("continue_generation", ()),
+    "release_memory_occupation": ("resume_memory_occupation", ()),
+    "begin_weight_update": ("end_weight_update", (1,)),
+}
+
+
+@pytest.mark.parametrize("stopped", GOING_ON)
+def test_a_stopped_engine_makes_its_callers_wait(started, stopped, caplog):
     core = tiny_engine()
     step = core.step
 
@@ -269,11 +274,7 @@ def test_a_stopped_engine_makes_its_callers_wait(started, stopped):
 
     core.step = stepping
     engine = started(core)
-    going_on = {
-        "pause_generation": lambda core: core.continue_generation(),
-        "release_memory_occupation": lambda core: core.resume_memory_occupation(),
-        "begin_weight_update": lambda core: core.end_weight_update(1),
-    }
+    call, given = GOING_ON[stopped]
     engine.call(lambda core: getattr(core, stopped)()).result()
 
     async def wait():
@@ -281,10 +282,53 @@ def test_a_stopped_engine_makes_its_callers_wait(started, stopped):
         while not engine.call(lambda core: core.num_waiting).result():
             await asyncio.sleep(0)
         assert engine.stats.num_steps == 0
-        engine.call(going_on[stopped])
+        engine.call(lambda core: getattr(core, call)(*given))
         return await waiting
 
     assert len(asyncio.run(wait())) == 1
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("stopped", GOING_ON)
+def test_a_forgotten_call_is_named_in_the_log_once(started, stopped, caplog, monkeypatch):
+    monkeypatch.setattr(async_engine, "_WARN_AFTER_S", 0.0)
+    monkeypatch.setattr(async_engine, "stamp", lambda: "NOON")
+    engine = started(tiny_engine())
+    call, given = GOING_ON[stopped]
+
+    async def wait(number):
+        engine.call(lambda core: getattr(core, stopped)()).result()
+        waiting = [asyncio.create_task(outputs_of(engine, request(rid=rid))) for rid in "ab"]
+        while len(caplog.messages) < number:
+            await asyncio.sleep(0)
+        assert [engine.stats.num_sampled_tokens for _ in range(3)] == [40 * (number - 1)] * 3
+        engine.call(lambda core: getattr(core, call)(*given))
+        await asyncio.gather(*waiting)
+
+    for number in (1, 2):
+        asyncio.run(wait(number))
+    expected = (
+        f"the engine has computed nothing since NOON and waits for {call}(); open requests: 2"
+    )
+    assert caplog.messages == [expected] * 2
+
+
+def test_jobs_that_arrive_do_not_postpone_the_warning(started, caplog, monkeypatch):
+    monkeypatch.setattr(async_engine, "monotonic_s", itertools.count(step=20.0).__next__)
+    engine = started(tiny_engine())
+    engine.begin_weight_update()
+    engine.call(lambda core: core.pause_generation())
+
+    async def wait():
+        waiting = asyncio.create_task(outputs_of(engine, request()))
+        while not caplog.messages:
+            assert engine.stats.num_steps == 0
+            await asyncio.sleep(0)
+        engine.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(wait())
+    assert "waits for continue_generation() and end_weight_update()" in caplog.text
 
 
 def test_closing_tells_everybody_and_ends_the_thread(started):
