@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerogap.engine.plan import ScheduledRows, StepPlan
-from zerogap.engine.sampling import has_edits
 from zerogap.engine.sequence import ScoreTask, Sequence
 from zerogap.kernels import PAGE_SIZE, ROW_MULTIPLE
 
@@ -86,12 +85,11 @@ class Batch:
 
 def build_batch(plan: StepPlan) -> Batch:
     """The arrays of a plan: sequences in plan order, each sequence's rows in order of position."""
-    drawing = plan.drawing
     first_rows = _first_rows(plan.rows)
     return Batch(
         rows=_rows(plan.rows, first_rows),
         page_copies=plan.page_copies,
-        draws=_draws(drawing, _drawing_rows(plan.rows, first_rows)),
+        draws=_draws(plan.rows, first_rows),
         scores=_scores(plan.rows, first_rows),
     )
 
@@ -134,12 +132,11 @@ def _rows(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> Rows:
         rows.row_position_T[:num_rows] = position
         rows.write_row_W[:num_rows] = np.arange(num_rows)
         rows.write_slot_W[:num_rows] = page * PAGE_SIZE + position % PAGE_SIZE
-    for write, (row, duplicate_of) in enumerate(duplicates, num_rows):
-        position = duplicate_of.num_computed
+    for write, (row, duplicate) in enumerate(duplicates, num_rows):
+        position = duplicate.num_computed
+        page = int(duplicate.pages[position // PAGE_SIZE])
         rows.write_row_W[write] = row
-        rows.write_slot_W[write] = (
-            int(duplicate_of.pages[position // PAGE_SIZE]) * PAGE_SIZE + position % PAGE_SIZE
-        )
+        rows.write_slot_W[write] = page * PAGE_SIZE + position % PAGE_SIZE
     return rows
 
 
@@ -158,25 +155,20 @@ def _page_table(computing: list[ScheduledRows], num_rows: int) -> np.ndarray:
     return page_table_BP
 
 
-def _draws(drawing: list[Sequence], row_R: np.ndarray) -> Draws:
-    has_edits_R = [has_edits(sequence) for sequence in drawing]
+def _draws(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> Draws:
+    sequences, rows, same = [], [], []
     first_of: dict[object, int] = {}
-    same_R = np.arange(len(drawing))
-    for r, (sequence, row) in enumerate(zip(drawing, row_R.tolist(), strict=True)):
-        if not has_edits_R[r]:
+    for first, scheduled in zip(first_rows, scheduled_rows, strict=True):
+        if scheduled.draws:
+            sequence, r = scheduled.sequence, len(rows)
+            row = first + scheduled.num_rows - 1 if scheduled.num_rows else -1
             # Siblings that fork a prompt hold one tensor.
             hidden = ("row", row) if row >= 0 else ("prompt", id(sequence.prompt_hidden_D))
-            same_R[r] = first_of.setdefault(hidden, r)
-    return Draws(drawing, row_R, same_R)
-
-
-def _drawing_rows(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> np.ndarray:
-    rows = [
-        first + scheduled.num_rows - 1 if scheduled.num_rows else -1
-        for first, scheduled in zip(first_rows, scheduled_rows, strict=True)
-        if scheduled.draws
-    ]
-    return np.array(rows, np.int64)
+            has_edits = sequence.edits is not None and sequence.edits.num_ids > 0
+            sequences.append(sequence)
+            rows.append(row)
+            same.append(r if has_edits else first_of.setdefault(hidden, r))
+    return Draws(sequences, np.array(rows, np.int64), np.array(same, np.int64))
 
 
 def _scores(scheduled_rows: list[ScheduledRows], first_rows: list[int]) -> Scores:

@@ -4,11 +4,9 @@ Everything but ``step`` happens between two steps, in the caller's thread. Not t
 and callbacks run in it. ``AsyncEngine`` owns such a thread and serves many callers.
 """
 
-from collections.abc import Collection
 from typing import Literal
 
 from zerogap.engine.loop import EngineLoop
-from zerogap.engine.outputs import build_update
 from zerogap.engine.prefix_cache import PrefixCache
 from zerogap.engine.requests import Limits
 from zerogap.engine.runner import Runner
@@ -20,8 +18,6 @@ from zerogap.types import CompletionUpdate, GenerateOutput, GenerateRequest
 PauseMode = Literal["abort", "retract", "in_place"]
 _STRENGTH = {None: 0, "in_place": 1, "retract": 2, "abort": 3}
 """A second pause may be stronger than the first, never weaker."""
-MEMORY_TAGS = ("kv_cache",)
-"""What can be released. Weights cannot: they belong to the trainer."""
 
 
 class EngineCore:
@@ -129,8 +125,8 @@ class EngineCore:
     def updates(self, rid: str) -> list[CompletionUpdate]:
         """The present state of a request's completions that have drawn tokens and have not ended."""
         opened = self._loop.open_requests.get(rid)
-        alive = [s for s in opened.sequences if not s.is_finished and s.has_output] if opened else []  # fmt: skip
-        return [build_update(sequence) for sequence in alive]
+        sequences = opened.sequences if opened else []
+        return [s.update() for s in sequences if not s.is_finished and s.num_output]
 
     def step(self) -> list[GenerateOutput]:
         """One forward pass, unless paused, released or idle. Returns the completions that ended since the last call.
@@ -197,40 +193,30 @@ class EngineCore:
         self._refuse_if_released()
         self._pause = None
 
-    def release_memory_occupation(self, tags: Collection[str] = MEMORY_TAGS) -> None:
+    def release_memory_occupation(self) -> None:
         """Give back the memory of the KV cache until ``resume_memory_occupation``; cached prefixes are lost.
 
-        Requests may be added meanwhile; they wait. Releasing twice changes nothing.
-
-        Args:
-            tags: any of ``MEMORY_TAGS``.
+        Requests may be added meanwhile; they wait. Releasing twice changes nothing. Weights stay: they belong to the
+        trainer.
 
         Raises:
-            InvalidRequest: an unknown tag.
             EngineStateError: sequences may hold keys and values, since the engine is neither idle nor paused with
                 ``retract`` or ``abort``.
         """
-        _check_tags(tags)
-        if not tags or self.is_released:
+        if self.is_released:
             return
         if not (self.is_idle or self._pause in ("retract", "abort")):
             state = f"paused ({self._pause})" if self.is_paused else "not paused"
-            msg = f"release_memory_occupation({list(tags)}) of an engine with {self.num_running} running and {self.num_waiting} waiting sequences, {state}: their keys and values would be lost; finish or abort them, or call pause_generation('retract') first"
+            msg = f"release_memory_occupation of an engine with {self.num_running} running and {self.num_waiting} waiting sequences, {state}: their keys and values would be lost; finish or abort them, or call pause_generation('retract') first"
             raise EngineStateError(msg)
         self._scheduler.start_namespace()
         self._runner.clear()
         self._is_released = True
 
-    def resume_memory_occupation(self, tags: Collection[str] = MEMORY_TAGS) -> None:
-        """Take released memory again, with an empty cache. Without a release nothing happens.
-
-        Raises:
-            InvalidRequest: an unknown tag.
-        """
-        _check_tags(tags)
-        if tags and self.is_released:
-            # The system gives memory to a page when it is first written.
-            self._is_released = False
+    def resume_memory_occupation(self) -> None:
+        """Take released memory again, with an empty cache. Without a release nothing happens."""
+        # The system gives memory to a page when it is first written.
+        self._is_released = False
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache. Does nothing and returns False while a sequence holds KV pages."""
@@ -306,13 +292,5 @@ class EngineCore:
 
     def _refuse_if_released(self) -> None:
         if self.is_released:
-            msg = f"the engine has released the memory of {', '.join(MEMORY_TAGS)} and cannot generate; call resume_memory_occupation() first"
+            msg = "the engine has released the memory of its KV cache and cannot generate; call resume_memory_occupation() first"
             raise EngineStateError(msg)
-
-
-def _check_tags(tags: Collection[str]) -> None:
-    # A string would pass as a collection of letters.
-    unknown = [tags] if isinstance(tags, str) else sorted(set(tags) - set(MEMORY_TAGS))
-    if unknown:
-        msg = f"memory tags = {tags!r}: {unknown} is unknown; give a list with any of {list(MEMORY_TAGS)}"
-        raise InvalidRequest(msg)

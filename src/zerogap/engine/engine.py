@@ -1,12 +1,12 @@
 """The engine over a model in this process: whole requests, scores, and weights in and out."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from zerogap.engine.core import EngineCore
-from zerogap.engine.outputs import GenerateProgress
 from zerogap.engine.requests import Limits, OpenRequest, open_score
 from zerogap.engine.runner import ModelRunner
 from zerogap.engine.stopping import Detokenizer
@@ -14,7 +14,26 @@ from zerogap.errors import ConfigError, EngineStateError
 from zerogap.kernels import PAGE_SIZE, Gemm
 from zerogap.models import CausalLM
 from zerogap.types import GenerateOutput, GenerateRequest
-from zerogap.weights import Place, WeightDigest, copy_weights, digest_weights, places_of
+from zerogap.weights import (
+    Place,
+    WeightDigest,
+    copy_weights,
+    digest_weights,
+    named_weights,
+    places_of,
+)
+
+
+@dataclass(frozen=True)
+class GenerateProgress:
+    """How far a ``generate`` call is, after a step."""
+
+    num_finished: int
+    """Completions that have ended."""
+    num_sequences: int
+    """Completions in all."""
+    num_tokens: int
+    """Tokens drawn for them so far."""
 
 
 class Engine(EngineCore):
@@ -64,28 +83,15 @@ class Engine(EngineCore):
             eos_token_ids=frozenset(eos_token_ids),
             detokenizer=detokenizer,
         )
-        _check_rules(
-            (
-                "kv_cache_tokens",
-                kv_cache_tokens,
-                limits.num_pages >= 1,
-                f"at least one page of {PAGE_SIZE}",
-            ),
-            ("max_running", max_running, max_running >= 1, "at least 1"),
-            (
-                "max_scheduled_tokens",
-                max_scheduled_tokens,
-                max_scheduled_tokens >= max_running,
-                f"at least max_running ({max_running}), as each running sequence decodes a token a step",
-            ),
-            ("weight_version", weight_version, weight_version >= 0, "0 or more"),
-            ("seed", seed, seed >= 0, "0 or more"),
-        )
-        runner = ModelRunner(model, num_pages=limits.num_pages, gemm=gemm)
-        self.kv_cache_bytes = runner.kv_cache_bytes
-        self._read_weights = runner.weights
+        _check("kv_cache_tokens", kv_cache_tokens, PAGE_SIZE, f"one page of {PAGE_SIZE}")
+        _check("max_running", max_running, 1)
+        why = f"max_running ({max_running}), as each running sequence decodes a token a step"
+        _check("max_scheduled_tokens", max_scheduled_tokens, max_running, why)
+        _check("weight_version", weight_version, 0)
+        _check("seed", seed, 0)
+        self._model = model
         super().__init__(
-            runner,
+            ModelRunner(model, num_pages=limits.num_pages, gemm=gemm),
             limits,
             max_running=max_running,
             max_scheduled_tokens=max_scheduled_tokens,
@@ -126,7 +132,8 @@ class Engine(EngineCore):
                 if on_progress is not None:
                     on_progress(_progress(opened))
         finally:
-            self._abort_unfinished(opened)
+            for request in opened:
+                self._loop.abort(request, "the caller stopped waiting")
         if self.is_idle:
             self.check_integrity()
         return [output for request in opened for output in request.outputs if output is not None]
@@ -170,11 +177,11 @@ class Engine(EngineCore):
 
     def digest(self) -> WeightDigest:
         """Which weights forward passes read now."""
-        return digest_weights(self._read_weights())
+        return digest_weights(named_weights(self._model))
 
     def places(self) -> Mapping[str, Place]:
         """Where the tensors that forward passes read lie, by name; they may belong to the trainer."""
-        return places_of(self._read_weights())
+        return places_of(named_weights(self._model))
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Copy every tensor into the one of its name, in place: captured graphs stay valid.
@@ -186,18 +193,13 @@ class Engine(EngineCore):
         if not self.is_updating:
             msg = "write_weights outside a weight update: if it failed half way, tokens would be drawn from a mix of two versions; call begin_weight_update() first"
             raise EngineStateError(msg)
-        copy_weights(weights, self._read_weights())
-
-    def _abort_unfinished(self, opened: list[OpenRequest]) -> None:
-        for request in opened:
-            self._loop.abort(request, "the caller stopped waiting")
+        copy_weights(weights, named_weights(self._model))
 
 
-def _check_rules(*rules: tuple[str, int, bool, str]) -> None:
-    for name, given, is_ok, allowed in rules:
-        if not is_ok:
-            msg = f"engine: {name} = {given} is not allowed: it must be {allowed}"
-            raise ConfigError(msg)
+def _check(name: str, given: int, least: int, least_name: str = "") -> None:
+    if given < least:
+        msg = f"engine: {name} = {given} is not allowed: it must be at least {least_name or least}"
+        raise ConfigError(msg)
 
 
 def _progress(opened: list[OpenRequest]) -> GenerateProgress:

@@ -28,7 +28,7 @@ class Forecast:
 
     def observe_end(self, sequence: Sequence) -> None:
         """A completion ended without an abort."""
-        if sequence.has_output:
+        if sequence.num_output:
             used_share = sequence.num_output / sequence.params.max_new_tokens
             self._used_share += _USED_SHARE_RATE * (used_share - self._used_share)
 

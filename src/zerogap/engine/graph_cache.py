@@ -73,15 +73,15 @@ class GraphCache:
             self._graphs.clear()
             self._state = state
         shapes = tuple(tensor.shape for tensor in inputs)
-        program = self._graphs.get(shapes)
-        if program is not None:
+        graph = self._graphs.get(shapes)
+        if graph is not None:
             self._graphs.move_to_end(shapes)
             self.num_repeated += 1
-            return program.run(inputs)
+            return graph.run(inputs)
         if shapes not in self._seen:
             self._seen.add(shapes)
             return run()
-        return self._record(shapes, inputs, run)
+        return self._capture(shapes, inputs, run)
 
     def _is_refused(self) -> bool:
         """Whether capturing failed with the present GEMM kernels; with others it may succeed."""
@@ -89,7 +89,7 @@ class GraphCache:
             self.why_not = None
         return self.why_not is not None
 
-    def _record(
+    def _capture(
         self, shapes: Hashable, inputs: Sequence[Tensor], run: Callable[[], Tensor]
     ) -> Tensor:
         if self._arena is None:

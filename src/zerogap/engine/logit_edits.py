@@ -34,15 +34,6 @@ class LogitEdits:
             for token in np.unique(prompt_ids).tolist():
                 self._set(_IS_SEEN, token, 1)
 
-    @classmethod
-    def build(
-        cls, params: SamplingParams, prompt_ids: np.ndarray, stop_ids: Collection[int]
-    ) -> "LogitEdits | None":
-        """The edits of a new sequence; None if its logits are never edited."""
-        bans = bool(params.min_new_tokens and stop_ids)
-        is_needed = _has_penalty(params) or params.logit_bias or bans
-        return cls(params, prompt_ids, stop_ids) if is_needed else None
-
     @property
     def num_ids(self) -> int:
         """Number of ids that ``entries`` lists."""
@@ -51,7 +42,8 @@ class LogitEdits:
     def observe(self, token: int) -> None:
         """A token was drawn."""
         self._num_output += 1
-        if _has_penalty(self._params):
+        params = self._params
+        if params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1:
             at = self._find(token)
             self._values[_COUNT, at] += 1
             self._values[_IS_SEEN, at] = 1
@@ -77,8 +69,3 @@ class LogitEdits:
         if at == self._values.shape[1]:
             self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
         return at
-
-
-def _has_penalty(params: SamplingParams) -> bool:
-    additive = params.frequency_penalty or params.presence_penalty
-    return bool(additive) or params.repetition_penalty != 1

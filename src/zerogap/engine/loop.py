@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from zerogap.engine.batch import Batch, build_batch
-from zerogap.engine.outputs import build_output
 from zerogap.engine.plan import StepPlan
 from zerogap.engine.requests import Limits, OpenRequest, check_request, open_request
 from zerogap.engine.runner import Runner, StepResult
@@ -175,7 +174,7 @@ class EngineLoop:
                 if drawn not in branches:
                     branches[drawn] = new_branch()
                 sequence.branch = branches[drawn]
-            if not sequence.has_output:
+            if not sequence.num_output:
                 self.scheduler.keep_prompt(sequence, result.hidden_RD[row])
             sequence.append_token(
                 tokens[row], log_probs[row], kept_log_mass[row], self.weight_version
@@ -190,8 +189,7 @@ class EngineLoop:
         if sequence.score is not None:
             return
         self.stats.count_end(reason)
-        text = sequence.stop.final_text(sequence.output_ids, reason)
-        output = build_output(sequence, reason, text)
+        output = sequence.output(reason)
         opened = self.open_requests[sequence.rid]
         opened.outputs[sequence.index] = output
         opened.num_open -= 1

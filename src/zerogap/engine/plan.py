@@ -46,8 +46,3 @@ class StepPlan:
             return None
         first = self._place_of_branch.setdefault(sequence.branch, place)
         return None if first == place else first
-
-    @property
-    def drawing(self) -> list[Sequence]:
-        """Sequences that draw a token in this step, in row order."""
-        return [scheduled.sequence for scheduled in self.rows if scheduled.draws]

@@ -36,8 +36,6 @@ class Limits:
 class OpenRequest:
     """A request inside the engine."""
 
-    request: GenerateRequest
-    seed: int
     sequences: list[Sequence]
     is_owned: bool
     """Whether a caller takes the outputs from here; otherwise ``step`` returns them."""
@@ -135,10 +133,10 @@ def open_request(
                 seed=seed,
                 stop=stop,
                 weights=(request.policy, request.adapter),
-                edits=LogitEdits.build(params, prompt_ids, bannable),
+                edits=LogitEdits(params, prompt_ids, bannable) if params.edits_logits else None,
             )
         )
-    return OpenRequest(request, seed, sequences, is_owned)
+    return OpenRequest(sequences, is_owned)
 
 
 def open_score(

@@ -33,7 +33,6 @@ from zerogap.kernels import (
     write_kv,
 )
 from zerogap.models import CausalLM
-from zerogap.weights import named_weights
 
 
 @dataclass(frozen=True)
@@ -68,26 +67,22 @@ class Runner(Protocol):
         ...
 
 
+@dataclass
 class PagedAttention:
     """The model's ``Attention`` over KV cache pages, for the rows of one step."""
 
-    def __init__(
-        self,
-        k_LPKHS: Tensor,
-        v_LPKSH: Tensor,
-        plan: AttentionPlan,
-        slots_W: Tensor,
-        rows_W: Tensor,
-        scale: float,
-    ) -> None:
-        self._k, self._v = k_LPKHS, v_LPKSH
-        self._plan, self._slots_W, self._rows_W, self._scale = plan, slots_W, rows_W, scale
+    k_LPKHS: Tensor
+    v_LPKSH: Tensor
+    plan: AttentionPlan
+    slots_W: Tensor
+    rows_W: Tensor
+    scale: float
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> Tensor:
         """Write the rows' keys and values, then let each row read its own sequence."""
-        k_PKHS, v_PKSH = self._k[layer], self._v[layer]
-        write_kv(k_TKH, v_TKH, self._slots_W, k_PKHS, v_PKSH, self._rows_W)
-        return paged_attention(q_TNH, k_PKHS, v_PKSH, self._plan, scale=self._scale)
+        k_PKHS, v_PKSH = self.k_LPKHS[layer], self.v_LPKSH[layer]
+        write_kv(k_TKH, v_TKH, self.slots_W, k_PKHS, v_PKSH, self.rows_W)
+        return paged_attention(q_TNH, k_PKHS, v_PKSH, self.plan, scale=self.scale)
 
 
 class ModelRunner:
@@ -106,15 +101,6 @@ class ModelRunner:
         self._logits = LogitsBuffer(self._device)
         self._graphs = GraphCache(model, self._compute)
 
-    @property
-    def kv_cache_bytes(self) -> int:
-        """Size of keys and values together, written or not."""
-        return self._k_LPKHS.nbytes + self._v_LPKSH.nbytes
-
-    def weights(self) -> dict[str, Tensor]:
-        """The tensors that a forward pass reads, by name; looked up at each call, since they may be replaced."""
-        return named_weights(self._model)
-
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResult:
         """As ``Runner.run``: one forward pass and one draw."""
@@ -123,13 +109,9 @@ class ModelRunner:
         hidden_RD = self._hidden_to_draw(hidden_TD, batch.draws)
         drawn = self._draw(hidden_RD, batch.draws)
         score_log_prob_Q = self._score(hidden_TD, batch.scores)
-        token_R, log_prob_R, kept_log_mass_R = (to_host(column) for column in drawn)
+        token_R, log_prob_R, kept_log_mass_R = map(to_host, drawn)
         result = StepResult(
-            token_R=token_R,
-            log_prob_R=log_prob_R,
-            kept_log_mass_R=kept_log_mass_R,
-            hidden_RD=hidden_RD,
-            score_log_prob_Q=to_host(score_log_prob_Q),
+            token_R, log_prob_R, kept_log_mass_R, hidden_RD, to_host(score_log_prob_Q)
         )
         _check_finite(result)
         return result

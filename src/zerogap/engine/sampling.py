@@ -36,11 +36,6 @@ def build_sampling_rows(sequences: Sequences[Sequence], device: torch.device) ->
     )
 
 
-def has_edits(sequence: Sequence) -> bool:
-    """Whether logits are edited before the draw."""
-    return sequence.edits is not None and sequence.edits.num_ids > 0
-
-
 def _settings(sequence: Sequence) -> tuple[float, bool, int, float, float]:
     params = sequence.params
     return params.score_temperature, params.is_greedy, params.top_k, params.top_p, params.min_p

@@ -14,7 +14,13 @@ from zerogap.engine.logit_edits import LogitEdits
 from zerogap.engine.prefix_cache import BASE_WEIGHTS, Node, WeightsName
 from zerogap.engine.stopping import StopConditions
 from zerogap.kernels import PAGE_SIZE
-from zerogap.types import SamplingParams
+from zerogap.types import (
+    CompletionUpdate,
+    FinishReason,
+    GenerateOutput,
+    SamplingParams,
+    version_spans,
+)
 
 
 @dataclass(frozen=True)
@@ -114,11 +120,6 @@ class Sequence:
         return self.num_tokens - len(self.prompt_ids)
 
     @property
-    def has_output(self) -> bool:
-        """Whether a token was drawn."""
-        return self.num_tokens > len(self.prompt_ids)
-
-    @property
     def output_ids(self) -> np.ndarray:
         """int32 view of the drawn tokens."""
         return self.token_ids[len(self.prompt_ids) : self.num_tokens]
@@ -141,7 +142,7 @@ class Sequence:
     @property
     def awaits_first_token(self) -> bool:
         """Whether it draws and has drawn nothing yet, so that it can start from a sibling's prompt."""
-        return self.draws and not self.has_output
+        return self.draws and not self.num_output
 
     @property
     def draws(self) -> bool:
@@ -175,13 +176,42 @@ class Sequence:
         self.branch = 0
         self.is_running = False
 
+    def update(self) -> CompletionUpdate:
+        """The present state of a completion that has not ended."""
+        return CompletionUpdate(
+            rid=self.rid,
+            index=self.index,
+            output_ids=self.output_ids.copy(),
+            output_log_probs=self.log_probs[: self.num_output].copy(),
+            text=self.stop.visible_text(),
+            output=None,
+        )
 
-_lineages = itertools.count(1)
+    def output(self, reason: FinishReason) -> GenerateOutput:
+        """The completion, which has ended for this reason."""
+        num_output = self.num_output
+        return GenerateOutput(
+            rid=self.rid,
+            index=self.index,
+            prompt_ids=self.prompt_ids,
+            output_ids=self.output_ids.copy(),
+            output_log_probs=self.log_probs[:num_output].copy(),
+            kept_log_mass=self.kept_log_mass[:num_output].copy(),
+            finish_reason=reason,
+            weight_versions=version_spans(self.versions[:num_output]),
+            seed=self.seed,
+            num_cached_tokens=self.num_cached_tokens,
+            num_retractions=self.num_retractions,
+            text=self.stop.final_text(self.output_ids, reason),
+        )
+
+
+_branches = itertools.count(1)
 
 
 def new_branch() -> int:
     """A branch number that was never used before."""
-    return next(_lineages)
+    return next(_branches)
 
 
 def num_pages_for(num_tokens: int) -> int:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from zerogap.errors import InvalidRequest, WeightSyncError
-from zerogap.foreign.transformers_draws import VocabLimit, log_probs_of_draws
 from zerogap.foreign.transformers_model import build_model, digest_parameters, write_weights
+from zerogap.foreign.transformers_scores import log_probs_of_draws
 from zerogap.models import ModelConfig, Precision
 from zerogap.types import (
     Capability,
@@ -168,7 +168,6 @@ class TransformersGenerator:
                 input_ids=prompt_GP,
                 attention_mask=torch.ones_like(prompt_GP),
                 generation_config=self._generation_config(params),
-                logits_processor=[VocabLimit(self._vocab_limit)],
                 stopping_criteria=[
                     lambda ids_GT, scores: torch.full((len(ids_GT),), stop.is_set())
                 ],
@@ -203,6 +202,7 @@ class TransformersGenerator:
             max_new_tokens=params.max_new_tokens,
             eos_token_id=list(ends) or None,
             pad_token_id=0,
+            suppress_tokens=list(range(self._vocab_limit, self._config.vocab_size)) or None,
             return_dict_in_generate=True,
             output_logits=True,
             output_scores=True,
@@ -230,11 +230,12 @@ class TransformersGenerator:
     ) -> GenerateOutput:
         has_ended = len(ids_C) > 0 and int(ids_C[-1]) in self._ends(request.sampling_params)
         is_full = len(ids_C) == request.sampling_params.max_new_tokens
-        reason = (
-            FinishReason("length") if is_full else FinishReason("abort", message="aborted by abort")
-        )
         if has_ended:
             reason = FinishReason("stop", int(ids_C[-1]))
+        elif is_full:
+            reason = FinishReason("length")
+        else:
+            reason = FinishReason("abort", message="aborted by abort")
         spans = (WeightVersionSpan(version, 0, len(ids_C)),) if len(ids_C) else ()
         return GenerateOutput(
             rid=request.rid,
@@ -254,5 +255,5 @@ def _refuse_unsupported(request: GenerateRequest) -> None:
     missing = needed_capabilities(request.sampling_params) - TransformersGenerator.capabilities
     if missing or request.policy or request.adapter:
         names = [*sorted(missing), *filter(None, (request.policy, request.adapter))]
-        msg = f'the transformers engine cannot serve {", ".join(names)}: it lacks it, or defines it differently; leave it out, or use engine.backend = "zerogap"'
+        msg = f'the transformers engine cannot serve {", ".join(names)}: missing there, or defined differently; leave that out, or use engine.backend = "zerogap"'
         raise InvalidRequest(msg)

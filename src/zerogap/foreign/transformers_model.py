@@ -40,10 +40,7 @@ def write_weights(
     Raises:
         WeightSyncError: a tensor has no counterpart of its shape.
     """
-    theirs = dict(model.named_parameters())
-    parts: dict[str, list[TensorRows]] = {}
-    for rows in tensor_rows(config):
-        parts.setdefault(rows.parameter, []).append(rows)
+    theirs, parts = dict(model.named_parameters()), _parts(config)
     for name, tensor in weights:
         places = parts.get(name, [])
         shapes = [theirs[rows.hf_name].shape for rows in places]
@@ -57,14 +54,17 @@ def write_weights(
 
 def digest_parameters(model: nn.Module, config: ModelConfig) -> WeightDigest:
     """Digest of transformers' weights in fp32, joined into our tensors one after the other."""
-    theirs = dict(model.named_parameters())
-    parts: dict[str, list[Tensor]] = {}
+    theirs, digests, num_bytes = dict(model.named_parameters()), {}, 0
+    for name, places in _parts(config).items():
+        tensor = torch.cat([theirs[rows.hf_name].detach().float() for rows in places])
+        digests[name] = digest_tensor(tensor)
+        num_bytes += tensor.nbytes
+    return WeightDigest(digests, num_bytes=num_bytes)
+
+
+def _parts(config: ModelConfig) -> dict[str, list[TensorRows]]:
+    """The tensors of transformers that make up each of ours."""
+    parts: dict[str, list[TensorRows]] = {}
     for rows in tensor_rows(config):
-        parts.setdefault(rows.parameter, []).append(theirs[rows.hf_name].detach())
-    digests = {
-        name: digest_tensor(torch.cat([tensor.float() for tensor in tensors]))
-        for name, tensors in parts.items()
-    }
-    return WeightDigest(
-        digests, num_bytes=sum(t.numel() * 4 for tensors in parts.values() for t in tensors)
-    )
+        parts.setdefault(rows.parameter, []).append(rows)
+    return parts

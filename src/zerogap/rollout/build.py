@@ -1,5 +1,6 @@
 """The rewards that a recipe's [reward] section describes."""
 
+import importlib.util
 import os
 
 from zerogap.config.reward import ImportReward, MathVerifyReward, RegexReward, RewardConfig
@@ -7,7 +8,6 @@ from zerogap.data import TaskScore
 from zerogap.errors import ConfigError, MissingExtra
 from zerogap.rollout.comparisons import (
     build_regex_reward,
-    build_task_reward,
     exact_reward,
     last_number_reward,
 )
@@ -34,7 +34,9 @@ def build_rewards(config: RewardConfig, *, score: TaskScore | None = None) -> Re
     if isinstance(config, ImportReward):
         return _workers(config.function, config.params, config.timeout_s)
     if isinstance(config, MathVerifyReward):
-        _need_math_verify()
+        if importlib.util.find_spec("math_verify") is None:
+            msg = "reward.kind = \"math_verify\" needs the math-verify package; install the extra: pip install 'zerogap[math]'"
+            raise MissingExtra(msg)
         return _workers(_MATH_FUNCTION, {}, config.timeout_s)
     if isinstance(config, RegexReward):
         return DirectRewards(build_regex_reward(config.pattern))
@@ -42,18 +44,10 @@ def build_rewards(config: RewardConfig, *, score: TaskScore | None = None) -> Re
         if score is None:
             msg = 'reward.kind = "task": this data has no score of its own; set a reward that compares answers, such as "exact"'
             raise ConfigError(msg)
-        return DirectRewards(build_task_reward(score))
+        return DirectRewards(lambda completion, item, sample: score(completion, item))
     return DirectRewards({"exact": exact_reward, "last_number": last_number_reward}[config.kind])
 
 
 def _workers(function: str, params: dict, timeout_s: float) -> WorkerRewards:
     num_workers = min(os.cpu_count() or 1, _MAX_WORKERS)
     return WorkerRewards(function, params=params, timeout_s=timeout_s, num_workers=num_workers)
-
-
-def _need_math_verify() -> None:
-    try:
-        import math_verify  # noqa: F401
-    except ImportError as error:
-        msg = "reward.kind = \"math_verify\" needs the math-verify package; install the extra: pip install 'zerogap[math]'"
-        raise MissingExtra(msg) from error

@@ -3,7 +3,7 @@
 import re
 from decimal import Decimal
 
-from zerogap.data import PromptItem, TaskScore
+from zerogap.data import PromptItem
 from zerogap.data.answers import last_number
 from zerogap.errors import RewardFailed
 from zerogap.rollout.rewards import RewardFunction
@@ -32,15 +32,6 @@ def build_regex_reward(pattern: str) -> RewardFunction:
         return float(bool(found) and (found[-1] or "").strip() == reference(item).strip())
 
     return regex_reward
-
-
-def build_task_reward(score: TaskScore) -> RewardFunction:
-    """A reward function from the score of the data's own task."""
-
-    def task_reward(completion: str, item: PromptItem, sample: Sample) -> float:
-        return score(completion, item)
-
-    return task_reward
 
 
 def reference(item: PromptItem) -> str:

@@ -48,7 +48,7 @@ class Demonstrations:
         """
         named = {f"train-{step:06d}-{place:04d}": item for place, item in enumerate(items)}
         groups = [
-            Group(group_id=name, samples=self._records(name, item)) for name, item in named.items()
+            Group(group_id=name, samples=self._samples(name, item)) for name, item in named.items()
         ]
         return Rollouts(groups=tuple(groups), items=named)
 
@@ -65,7 +65,7 @@ class Demonstrations:
         problems, longest = [], 0
         for item in items:
             try:
-                length = max(map(len, self._records(item.item_id, item)))
+                length = max(map(len, self._samples(item.item_id, item)))
             except DataError as error:
                 problems.append(str(error))
                 continue
@@ -79,25 +79,25 @@ class Demonstrations:
             raise DataError(msg)
         return longest
 
-    def _records(self, group_id: str, item: PromptItem) -> tuple[Sample, ...]:
+    def _samples(self, group_id: str, item: PromptItem) -> tuple[Sample, ...]:
         if not self._compares_answers:
-            return (self._record(group_id, item, item.answer, "reference answer", "0", None),)
+            return (self._sample(item, item.answer, "reference", group_id, "0", None),)
         return (
-            self._record(group_id, item, item.answer, "reference answer", "chosen", 1.0),
-            self._record(group_id, item, item.rejected, "rejected answer", "rejected", 0.0),
+            self._sample(item, item.answer, "reference", group_id, "chosen", 1.0),
+            self._sample(item, item.rejected, "rejected", group_id, "rejected", 0.0),
         )
 
-    def _record(
+    def _sample(
         self,
-        group_id: str,
         item: PromptItem,
         answer: str | None,
-        what: str,
+        kind: str,
+        group_id: str,
         name: str,
         reward: float | None,
     ) -> Sample:
         if answer is None:
-            msg = f"prompt {item.item_id} has no {what}, and this loss trains on it; give it one, or leave the prompt out"
+            msg = f"prompt {item.item_id} has no {kind} answer, but this loss trains on it; add one, or leave the prompt out"
             raise DataError(msg)
         prompt_ids = self._encode(item)
         try:

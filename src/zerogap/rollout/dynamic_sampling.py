@@ -37,23 +37,20 @@ def collect_dynamically(
         num_groups: groups of an update.
         max_rounds: most calls of ``collect``; with 1 nothing is replaced.
     """
-    rounds = [collect(num_groups, 0)]
-    if max_rounds == 1:
-        (drawn,) = rounds
-        found = sum(map(has_signal, drawn.groups))
-        return DynamicRollouts(
-            drawn=drawn, trained=drawn, num_rounds=1, num_with_signal=found, is_starved=False
-        )
-    while (missing := num_groups - len(_with_signal(rounds))) and len(rounds) < max_rounds:
-        rounds.append(collect(missing, len(rounds)))
-    found = _with_signal(rounds)
-    drawn = _join(rounds, [group for one in rounds for group in one.groups])
+    drawn = collect(num_groups, 0)
+    found, num_rounds = _with_signal(drawn), 1
+    while len(found) < num_groups and num_rounds < max_rounds:
+        more = collect(num_groups - len(found), num_rounds)
+        drawn = Rollouts(groups=drawn.groups + more.groups, items={**drawn.items, **more.items})
+        found, num_rounds = _with_signal(drawn), num_rounds + 1
+    trained = found or drawn.groups[:num_groups]
+    items = {group.group_id: drawn.items[group.group_id] for group in trained}
     return DynamicRollouts(
         drawn=drawn,
-        trained=_join(rounds, found or list(drawn.groups[:num_groups])),
-        num_rounds=len(rounds),
+        trained=drawn if max_rounds == 1 else Rollouts(groups=trained, items=items),
+        num_rounds=num_rounds,
         num_with_signal=len(found),
-        is_starved=len(found) < num_groups,
+        is_starved=max_rounds > 1 and len(found) < num_groups,
     )
 
 
@@ -63,12 +60,5 @@ def has_signal(group: Group) -> bool:
     return len(rewards) > 1
 
 
-def _with_signal(rounds: list[Rollouts]) -> list[Group]:
-    return [group for one in rounds for group in one.groups if has_signal(group)]
-
-
-def _join(rounds: list[Rollouts], groups: list[Group]) -> Rollouts:
-    items = {name: item for one in rounds for name, item in one.items.items()}
-    return Rollouts(
-        groups=tuple(groups), items={group.group_id: items[group.group_id] for group in groups}
-    )
+def _with_signal(drawn: Rollouts) -> tuple[Group, ...]:
+    return tuple(filter(has_signal, drawn.groups))

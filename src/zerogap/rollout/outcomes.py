@@ -31,17 +31,28 @@ def sample_of(
         DataError: a sampled token has no finite log-prob of at most 0, or columns differ in length: the generator
             cannot be trusted at all.
     """
+    params = request.sampling_params
     if output is None:
-        detail = "the generator returned no output for this completion"
-        return _unscorable(
-            request, [], f"{group_id}/{index}", Outcome.INFRASTRUCTURE_FAILED, detail
-        )
-    output_ids = output.output_ids.tolist()
-    if problem := tampering(request, output, vocab_limit):
-        return _unscorable(request, output_ids, f"{group_id}/{index}", Outcome.TAMPERED, problem)
-    return Sample.from_output(
-        output, group_id=group_id, temperature=request.sampling_params.score_temperature
+        output_ids, outcome = [], Outcome.INFRASTRUCTURE_FAILED
+        problem = "the generator returned no output for this completion"
+    elif problem := tampering(request, output, vocab_limit):
+        output_ids, outcome = output.output_ids.tolist(), Outcome.TAMPERED
+    else:
+        return Sample.from_output(output, group_id=group_id, temperature=params.score_temperature)
+    prompt = Sample.of_prompt(
+        request.input_ids,
+        group_id=group_id,
+        rollout_id=f"{group_id}/{index}",
+        temperature=params.score_temperature,
     )
+    # The ids are for people to read. Log-probs of impossible ids mean nothing, so there are none.
+    written = prompt.append(
+        output_ids,
+        source=Source.POLICY,
+        finish_reason=FinishReason("abort", message=problem),
+        seed=params.sampling_seed or 0,
+    )
+    return written.failed(outcome, problem)
 
 
 def tampering(request: GenerateRequest, output: GenerateOutput, vocab_limit: int) -> str:
@@ -52,22 +63,3 @@ def tampering(request: GenerateRequest, output: GenerateOutput, vocab_limit: int
     if len(outside):
         return f"the generator sampled the ids {outside[:5].tolist()}, but the tokenizer has {vocab_limit} ids"
     return ""
-
-
-def _unscorable(
-    request: GenerateRequest, output_ids: list[int], rollout_id: str, outcome: Outcome, detail: str
-) -> Sample:
-    """A sample of the ids, for people to read. It has no log-probs: those of impossible ids mean nothing."""
-    prompt = Sample.of_prompt(
-        request.input_ids,
-        group_id=rollout_id.rpartition("/")[0],
-        rollout_id=rollout_id,
-        temperature=request.sampling_params.score_temperature,
-    )
-    written = prompt.append(
-        output_ids,
-        source=Source.POLICY,
-        finish_reason=FinishReason("abort", message=detail),
-        seed=request.sampling_params.sampling_seed or 0,
-    )
-    return written.failed(outcome, detail)

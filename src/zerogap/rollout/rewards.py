@@ -94,13 +94,10 @@ def checked_result(returned: object) -> RewardResult:
     """
     if isinstance(returned, RewardFailed):
         raise returned
-    result = (
-        returned
-        if isinstance(returned, RewardResult)
-        else RewardResult(_finite(returned, "reward"))
-    )
-    parts = {name: _finite(part, f"part {name!r}") for name, part in result.parts.items()}
-    return RewardResult(_finite(result.value, "reward"), parts)
+    if not isinstance(returned, RewardResult):
+        return RewardResult(_finite(returned, "reward"))
+    parts = {name: _finite(part, f"part {name!r}") for name, part in returned.parts.items()}
+    return RewardResult(_finite(returned.value, "reward"), parts)
 
 
 def _finite(value: object, what: str) -> float:

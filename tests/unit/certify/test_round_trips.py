@@ -105,7 +105,7 @@ def test_transformers_that_computes_another_model_is_noticed(subjects, requests,
 class RemembersPages(Engine):
     """Gives memory back and still believes in what was there."""
 
-    def release_memory_occupation(self, tags=("kv_cache",)):
+    def release_memory_occupation(self):
         for tensor in (self._runner._k_LPKHS, self._runner._v_LPKSH):
             tensor.zero_()
 

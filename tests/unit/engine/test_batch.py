@@ -1,27 +1,16 @@
 import numpy as np
 import pytest
 import torch
+from helpers.sequences import make_sequence
 
 from zerogap.engine.batch import build_batch
-from zerogap.engine.logit_edits import LogitEdits
 from zerogap.engine.plan import StepPlan
 from zerogap.engine.sequence import ScoreTask, Sequence
-from zerogap.engine.stopping import StopConditions
-from zerogap.types import SamplingParams
 
 
 def sequence(length: int, *, pages, num_computed=0, score=None, **params) -> Sequence:
-    given = SamplingParams(**{"max_new_tokens": 0 if score else 4, "sampling_seed": 1} | params)
-    made = Sequence(
-        rid=f"s{length}",
-        index=0,
-        order=(length, 0),
-        prompt_ids=np.arange(100, 100 + length, dtype=np.int32),
-        params=given,
-        seed=1,
-        stop=StopConditions(given, eos_token_ids=frozenset(), detokenizer=None),
-        score=score,
-    )
+    prompt_ids = np.arange(100, 100 + length)
+    made = make_sequence(prompt_ids, score=score, max_new_tokens=0 if score else 4, **params)
     made.append_pages(pages)
     made.num_computed = num_computed
     return made
@@ -91,7 +80,6 @@ def test_a_draw_with_edited_logits_shares_them_with_nobody():
     for i, bias in enumerate(({}, {3: 1.0}, {}, {3: 1.0})):
         made = sequence(16, pages=[i], num_computed=16, logit_bias=bias)
         made.prompt_hidden_D = hidden_D
-        made.edits = LogitEdits.build(made.params, made.prompt_ids, ())
         plan.add(made, 0)
     assert build_batch(plan).draws.same_R.tolist() == [0, 1, 0, 3]
 

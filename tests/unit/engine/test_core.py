@@ -11,7 +11,7 @@ from zerogap.types import GenerateRequest, SamplingParams
 PROMPT = tuple(1 + i % 9 for i in range(30))
 
 
-def forward_to_head(rid: str, *, prompt=PROMPT, **params) -> GenerateRequest:
+def make_request(rid: str, *, prompt=PROMPT, **params) -> GenerateRequest:
     defaults = {"max_new_tokens": 12, "ignore_eos": True, "sampling_seed": 5}
     return GenerateRequest(
         input_ids=prompt, sampling_params=SamplingParams(**defaults | params), rid=rid
@@ -28,7 +28,7 @@ def steps(core, count: int) -> list:
 )
 def test_an_abort_returns_what_was_drawn_exactly_once(num_steps, state):
     core, _ = fake_engine(max_running=2, max_scheduled_tokens=8)
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     steps(core, num_steps)
     core.abort_request("a")
     core.abort_request("a")
@@ -49,7 +49,7 @@ def drawn(rid: str, count: int, prompt=PROMPT) -> list[int]:
 
 def test_an_aborted_retracted_request_returns_what_it_had():
     core, _ = fake_engine()
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     steps(core, 4)
     core.pause_generation("retract")
     assert (core.num_running, core.num_waiting) == (0, 1)
@@ -61,8 +61,8 @@ def test_an_aborted_retracted_request_returns_what_it_had():
 
 def test_an_abort_of_held_back_siblings_leaves_the_leader():
     core, runner = fake_engine(max_running=2, max_scheduled_tokens=8)
-    core.add_request(forward_to_head("leader"))
-    core.add_request(forward_to_head("held", n=3))
+    core.add_request(make_request("leader"))
+    core.add_request(make_request("held", n=3))
     core.step()
     core.abort_request("held")
     outputs = run_until_idle(core)
@@ -72,8 +72,8 @@ def test_an_abort_of_held_back_siblings_leaves_the_leader():
 
 def test_when_the_leader_is_aborted_another_computes_the_rest_of_the_prompt():
     core, runner = fake_engine(max_running=2, max_scheduled_tokens=16)
-    core.add_request(forward_to_head("leader"))
-    core.add_request(forward_to_head("next", max_new_tokens=1))
+    core.add_request(make_request("leader"))
+    core.add_request(make_request("next", max_new_tokens=1))
     core.step()
     core.abort_request("leader")
     outputs = run_until_idle(core)
@@ -84,7 +84,7 @@ def test_when_the_leader_is_aborted_another_computes_the_rest_of_the_prompt():
 def test_abort_all_ends_everything_and_unknown_rids_are_ignored():
     core, _ = fake_engine(max_running=1)
     for rid in "abc":
-        core.add_request(forward_to_head(rid, n=2))
+        core.add_request(make_request(rid, n=2))
     steps(core, 3)
     core.abort_request("unknown")
     core.abort_request(abort_all=True)
@@ -94,8 +94,8 @@ def test_abort_all_ends_everything_and_unknown_rids_are_ignored():
 
 def test_a_rid_must_be_matched_exactly():
     core, _ = fake_engine()
-    core.add_request(forward_to_head("r1"))
-    core.add_request(forward_to_head("r10"))
+    core.add_request(make_request("r1"))
+    core.add_request(make_request("r10"))
     core.abort_request("r1")
     outputs = run_until_idle(core)
     assert {o.rid: o.finish_reason.kind for o in outputs} == {"r1": "abort", "r10": "length"}
@@ -103,21 +103,21 @@ def test_a_rid_must_be_matched_exactly():
 
 def test_a_second_live_request_of_one_rid_is_refused():
     core, _ = fake_engine()
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     with pytest.raises(InvalidRequest, match="request a is still open"):
-        core.add_request(forward_to_head("a"))
+        core.add_request(make_request("a"))
     run_until_idle(core)
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract", "abort"])
 def test_nothing_runs_in_a_pause_and_nothing_is_lost_by_it(mode):
     core, runner = fake_engine()
-    core.add_request(forward_to_head("a", n=2))
+    core.add_request(make_request("a", n=2))
     steps(core, 4)
     core.pause_generation(mode)
     rows = runner.num_rows
-    core.add_request(forward_to_head("late", prompt=(7, 7, 7)))
+    core.add_request(make_request("late", prompt=(7, 7, 7)))
     early = steps(core, 3)
     assert runner.num_rows == rows
     core.continue_generation()
@@ -131,7 +131,7 @@ def test_nothing_runs_in_a_pause_and_nothing_is_lost_by_it(mode):
 
 def test_retraction_in_a_pause_changes_no_token():
     core, _ = fake_engine()
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     for mode in ("retract", "in_place", "retract"):
         steps(core, 3)
         core.pause_generation(mode)
@@ -143,7 +143,7 @@ def test_retraction_in_a_pause_changes_no_token():
 
 def test_a_second_pause_can_only_ask_for_more():
     core, _ = fake_engine()
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     steps(core, 2)
     core.pause_generation("in_place")
     core.pause_generation("retract")
@@ -158,7 +158,7 @@ def test_a_second_pause_can_only_ask_for_more():
 
 def test_tokens_carry_the_version_of_the_weights_that_drew_them():
     core, runner = fake_engine()
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     steps(core, 4)
     runner.weight_version = 3
     core.set_weight_version(3)
@@ -172,26 +172,26 @@ def test_tokens_carry_the_version_of_the_weights_that_drew_them():
 
 def test_nothing_computed_by_old_weights_is_shared_with_new_ones():
     core, runner = fake_engine()
-    core.add_request(forward_to_head("old"))
+    core.add_request(make_request("old"))
     run_until_idle(core)
-    core.add_request(forward_to_head("mixed"))
+    core.add_request(make_request("mixed"))
     steps(core, 3)
     runner.weight_version = 1
     core.set_weight_version(1)
     before = runner.num_rows
-    core.add_request(forward_to_head("new", max_new_tokens=1))
+    core.add_request(make_request("new", max_new_tokens=1))
     new = [o for o in run_until_idle(core) if o.rid == "new"]
     # 9 rows to finish the running one, which goes on with its own pages and published none of them.
     assert runner.num_rows - before == len(PROMPT) + 9
     assert new[0].num_cached_tokens == 0
-    core.add_request(forward_to_head("again", max_new_tokens=1))
+    core.add_request(make_request("again", max_new_tokens=1))
     (again,) = run_until_idle(core)
     assert again.num_cached_tokens == len(PROMPT) - 1
 
 
 def test_a_prompt_half_computed_by_old_weights_starts_again():
     core, runner = fake_engine(max_running=4, max_scheduled_tokens=8)
-    core.add_request(forward_to_head("a", n=3, max_new_tokens=1))
+    core.add_request(make_request("a", n=3, max_new_tokens=1))
     steps(core, 2)
     runner.weight_version = 1
     core.set_weight_version(1)
@@ -204,7 +204,7 @@ def test_a_prompt_half_computed_by_old_weights_starts_again():
 
 def test_siblings_that_have_not_forked_yet_compute_the_prompt_with_the_new_weights():
     core, runner = fake_engine(max_running=1)
-    core.add_request(forward_to_head("a", n=2, max_new_tokens=3))
+    core.add_request(make_request("a", n=2, max_new_tokens=3))
     steps(core, 1)
     runner.weight_version = 1
     core.set_weight_version(1)
@@ -216,14 +216,14 @@ def test_siblings_that_have_not_forked_yet_compute_the_prompt_with_the_new_weigh
 
 def test_a_flush_waits_for_nobody_and_counts_only_those_that_hold_pages():
     core, runner = fake_engine()
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     assert core.flush_cache(), "a waiting request holds no page"
     steps(core, 2)
     assert not core.flush_cache()
     run_until_idle(core)
     assert core.flush_cache()
     before = runner.num_rows
-    core.add_request(forward_to_head("b", max_new_tokens=1))
+    core.add_request(make_request("b", max_new_tokens=1))
     run_until_idle(core)
     assert runner.num_rows - before == len(PROMPT)
 
@@ -237,7 +237,7 @@ def test_a_version_below_zero_is_refused():
 
 def test_only_a_prompt_without_new_tokens_ends_with_none():
     core, runner = fake_engine()
-    core.add_request(forward_to_head("a", max_new_tokens=0))
+    core.add_request(make_request("a", max_new_tokens=0))
     (output,) = run_until_idle(core)
     assert (output.finish_reason.kind, len(output.output_ids)) == ("length", 0)
     assert output.weight_versions == ()
@@ -246,7 +246,7 @@ def test_only_a_prompt_without_new_tokens_ends_with_none():
 
 def test_a_number_that_is_not_finite_ends_everything_and_poisons_nothing():
     core, runner = fake_engine()
-    core.add_request(forward_to_head("a"))
+    core.add_request(make_request("a"))
     steps(core, 3)
     run, runner.run = runner.run, fail
     with pytest.raises(NumericsError, match=r"weight version 0, a step that drew for \['a'\]"):
@@ -256,7 +256,7 @@ def test_a_number_that_is_not_finite_ends_everything_and_poisons_nothing():
     assert output.finish_reason.kind == "abort"
     assert len(output.output_ids) == 3
     core.check_integrity()
-    core.add_request(forward_to_head("b"))
+    core.add_request(make_request("b"))
     (output,) = run_until_idle(core)
     assert (output.num_cached_tokens, output.output_ids.tolist()) == (0, drawn("b", 12))
 
@@ -268,7 +268,7 @@ def fail(batch):
 @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt()])
 def test_a_step_that_is_cut_off_ends_everything_and_poisons_nothing(error):
     core, runner = fake_engine()
-    core.add_request(forward_to_head("a", n=3))
+    core.add_request(make_request("a", n=3))
     steps(core, 1)
 
     def cut_off(batch):
@@ -283,7 +283,7 @@ def test_a_step_that_is_cut_off_ends_everything_and_poisons_nothing(error):
     assert [output.finish_reason.kind for output in outputs] == ["abort"] * 3
     assert "a step did not finish" in outputs[0].finish_reason.message
     core.check_integrity()
-    core.add_request(forward_to_head("b"))
+    core.add_request(make_request("b"))
     (output,) = run_until_idle(core)
     assert (output.num_cached_tokens, output.output_ids.tolist()) == (0, drawn("b", 12))
 
@@ -300,7 +300,7 @@ def test_a_step_that_is_cut_off_ends_everything_and_poisons_nothing(error):
 )
 def test_a_lost_page_or_request_is_noticed(damage):
     core, _ = fake_engine(max_running=2)
-    core.add_request(forward_to_head("a", n=3))
+    core.add_request(make_request("a", n=3))
     steps(core, 3)
     core.check_integrity()
     damage(core._scheduler)
@@ -313,7 +313,7 @@ def test_the_seed_of_a_request_without_one_depends_on_the_engines_seed_and_its_t
     for _ in range(2):
         core, _ = fake_engine()
         for rid in "ab":
-            core.add_request(forward_to_head(rid, sampling_seed=None))
+            core.add_request(make_request(rid, sampling_seed=None))
         seeds.append([o.seed for o in sorted(run_until_idle(core), key=lambda o: o.rid)])
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 2

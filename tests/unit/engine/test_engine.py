@@ -377,7 +377,7 @@ def test_one_bad_request_keeps_all_from_starting():
     engine = tiny_engine()
     with pytest.raises(InvalidRequest):
         engine.generate([request(), request((1, 999))])
-    with pytest.raises(InvalidRequest, match="alive already"):
+    with pytest.raises(InvalidRequest, match="still open"):
         engine.generate([request(rid="a"), request(rid="a")])
     assert engine.is_idle
     assert engine.stats.num_steps == 0

@@ -1,26 +1,13 @@
-import numpy as np
 from helpers.fake_runner import fake_engine, run_until_idle
+from helpers.sequences import make_sequence
 
 from zerogap.engine.forecast import Forecast
 from zerogap.engine.sequence import Sequence
-from zerogap.engine.stopping import StopConditions
 from zerogap.types import GenerateRequest, SamplingParams
 
 
-def sequence(*, num_prompt=16, num_output=0, max_new_tokens=160) -> Sequence:
-    params = SamplingParams(max_new_tokens=max_new_tokens)
-    made = Sequence(
-        rid="s",
-        index=0,
-        order=(0, 0),
-        prompt_ids=np.arange(num_prompt, dtype=np.int32),
-        params=params,
-        seed=0,
-        stop=StopConditions(params, eos_token_ids=frozenset(), detokenizer=None),
-    )
-    for _ in range(num_output):
-        made.append_token(1, -1.0, 0.0, 0)
-    return made
+def sequence(*, num_output=0, max_new_tokens=160) -> Sequence:
+    return make_sequence(range(16), num_output=num_output, max_new_tokens=max_new_tokens)
 
 
 def test_a_new_sequence_is_expected_to_use_half_of_what_it_may():

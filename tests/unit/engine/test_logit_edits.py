@@ -18,7 +18,10 @@ PROMPT = np.array([4, 9, 4, *range(20, 45)], np.int32)
 )  # fmt: skip
 def test_parameters_say_whether_they_edit_logits(params):
     given = SamplingParams(**params)
-    assert given.edits_logits == (LogitEdits.build(given, PROMPT, [1]) is not None)
+    edits = LogitEdits(given, PROMPT, [1])
+    edits.observe(9)
+    _, scale, add = edits.entries()
+    assert given.edits_logits == bool((scale != 1).any() or (add != 0).any())
 
 
 def edited(logits: np.ndarray, edits: LogitEdits) -> np.ndarray:
@@ -61,7 +64,7 @@ def reference(logits, params, prompt, output):
 )
 def test_penalties_equal_a_float64_loop(params):
     logits = np.random.default_rng(0).normal(size=50)
-    edits = LogitEdits.build(params, PROMPT, stop_ids=())
+    edits = LogitEdits(params, PROMPT, stop_ids=())
     output = np.random.default_rng(1).integers(0, 50, 40).tolist()
     for num_output in range(len(output)):
         ours = edited(logits, edits)
@@ -74,7 +77,7 @@ def test_penalties_equal_a_float64_loop(params):
 
 
 def test_stop_ids_are_banned_until_the_minimum_is_reached():
-    edits = LogitEdits.build(SamplingParams(min_new_tokens=2), PROMPT, stop_ids=(7, 8))
+    edits = LogitEdits(SamplingParams(min_new_tokens=2), PROMPT, stop_ids=(7, 8))
     logits = np.zeros(10)
     for _ in range(2):
         assert np.flatnonzero(np.isneginf(edited(logits, edits))).tolist() == [7, 8]
@@ -84,18 +87,13 @@ def test_stop_ids_are_banned_until_the_minimum_is_reached():
 
 def test_a_stop_id_that_was_drawn_is_banned_and_penalised_in_one_entry():
     params = SamplingParams(min_new_tokens=5, frequency_penalty=1.0, logit_bias={7: 3.0})
-    edits = LogitEdits.build(params, PROMPT, stop_ids=(7,))
+    edits = LogitEdits(params, PROMPT, stop_ids=(7,))
     edits.observe(7)
     assert np.isneginf(edited(np.zeros(10), edits)[7])
 
 
-def test_plain_sampling_has_no_edits():
-    assert LogitEdits.build(SamplingParams(temperature=0.5, top_p=0.9), PROMPT, (2,)) is None
-    assert LogitEdits.build(SamplingParams(min_new_tokens=3), PROMPT, ()) is None
-
-
 def test_the_list_is_as_long_as_the_completion_not_the_vocabulary():
-    edits = LogitEdits.build(SamplingParams(presence_penalty=1.0), PROMPT, stop_ids=())
+    edits = LogitEdits(SamplingParams(presence_penalty=1.0), PROMPT, stop_ids=())
     for token in (100_000, 5, 100_000, 90_000):
         edits.observe(token)
     assert edits.entries()[0].tolist() == [100_000, 5, 90_000]

@@ -1,6 +1,7 @@
 import numpy as np
 import torch
 from helpers.planted_fault import planted_fault
+from helpers.sequences import make_sequence
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 
@@ -8,23 +9,12 @@ from zerogap.engine.batch import build_batch
 from zerogap.engine.plan import StepPlan
 from zerogap.engine.runner import ModelRunner
 from zerogap.engine.sequence import Sequence
-from zerogap.engine.stopping import StopConditions
-from zerogap.types import SamplingParams
 
 PROMPT = np.arange(5, 25, dtype=np.int32)
 
 
 def sequence(pages: list[int], *, prompt=PROMPT, index: int = 0) -> Sequence:
-    params = SamplingParams(max_new_tokens=8)
-    made = Sequence(
-        rid="s",
-        index=index,
-        order=(0, index),
-        prompt_ids=prompt,
-        params=params,
-        seed=3,
-        stop=StopConditions(params, eos_token_ids=frozenset(), detokenizer=None),
-    )
+    made = make_sequence(prompt, index=index, seed=3, max_new_tokens=8)
     made.append_pages(pages)
     return made
 
@@ -95,4 +85,3 @@ def test_clearing_leaves_zeros():
     runner.clear()
     assert not runner._k_LPKHS.any()
     assert not runner._v_LPKSH.any()
-    assert runner.kv_cache_bytes == 2 * runner._k_LPKHS.nbytes

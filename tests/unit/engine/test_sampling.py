@@ -1,33 +1,17 @@
 import numpy as np
 import torch
+from helpers.sequences import make_sequence
 from helpers.tolerance import EXACT
 
-from zerogap.engine.logit_edits import LogitEdits
 from zerogap.engine.sampling import build_sampling_rows
 from zerogap.engine.sequence import Sequence
-from zerogap.engine.stopping import StopConditions
 from zerogap.kernels import position_uniform
-from zerogap.types import SamplingParams
 
 CPU = torch.device("cpu")
-PROMPT = np.array([3, 4], np.int32)
 
 
-def sequence(*, index=0, seed=9, num_output=0, **params) -> Sequence:
-    given = SamplingParams(**params)
-    made = Sequence(
-        rid="s",
-        index=index,
-        order=(0, index),
-        prompt_ids=PROMPT,
-        params=given,
-        seed=seed,
-        stop=StopConditions(given, eos_token_ids=frozenset(), detokenizer=None),
-        edits=LogitEdits.build(given, PROMPT, (2,)),
-    )
-    for token in range(num_output):
-        made.append_token(token, -1.0, 0.0, 0)
-    return made
+def sequence(*, seed=9, **given) -> Sequence:
+    return make_sequence([3, 4], seed=seed, **given)
 
 
 def test_each_row_has_its_own_parameters():

@@ -1,23 +1,12 @@
-import numpy as np
 import torch
+from helpers.sequences import make_sequence
 
 from zerogap.engine.sequence import Sequence
 from zerogap.engine.siblings import SiblingIndex
-from zerogap.engine.stopping import StopConditions
-from zerogap.types import SamplingParams
 
 
 def sequence(*, prompt=(1, 2, 3)) -> Sequence:
-    params = SamplingParams()
-    return Sequence(
-        rid="s",
-        index=0,
-        order=(0, 0),
-        prompt_ids=np.array(prompt, np.int32),
-        params=params,
-        seed=0,
-        stop=StopConditions(params, eos_token_ids=frozenset(), detokenizer=None),
-    )
+    return make_sequence(prompt)
 
 
 def test_sequences_with_one_prompt_are_siblings_whoever_sent_them():

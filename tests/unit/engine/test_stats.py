@@ -3,7 +3,7 @@ from helpers.fake_runner import fake_engine, run_until_idle
 from zerogap.types import GenerateRequest, SamplingParams
 
 
-def forward_to_head(prompt, **params) -> GenerateRequest:
+def make_request(prompt, **params) -> GenerateRequest:
     return GenerateRequest(
         input_ids=prompt,
         sampling_params=SamplingParams(ignore_eos=True, sampling_seed=1, **params),
@@ -12,7 +12,7 @@ def forward_to_head(prompt, **params) -> GenerateRequest:
 
 def test_every_row_is_counted_once_under_what_it_was_for():
     core, runner = fake_engine()
-    core.add_request(forward_to_head((1,) * 20, n=2, max_new_tokens=6))
+    core.add_request(make_request((1,) * 20, n=2, max_new_tokens=6))
     for _ in range(4):
         core.step()
     core.pause_generation("retract")
@@ -31,10 +31,10 @@ def test_every_row_is_counted_once_under_what_it_was_for():
 
 def test_two_snapshots_give_what_happened_between_them():
     core, _ = fake_engine()
-    core.add_request(forward_to_head((1, 2, 3), max_new_tokens=2))
+    core.add_request(make_request((1, 2, 3), max_new_tokens=2))
     run_until_idle(core)
     before = core.stats
-    core.add_request(forward_to_head((4, 5), max_new_tokens=3))
+    core.add_request(make_request((4, 5), max_new_tokens=3))
     run_until_idle(core)
     spent = core.stats - before
     assert (spent.num_prefill_tokens, spent.num_sampled_tokens, spent.num_steps) == (2, 3, 3)
