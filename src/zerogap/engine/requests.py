@@ -104,15 +104,7 @@ def check_length(num_prompt: int, max_new_tokens: int, limits: Limits, what: str
 def open_request(
     request: GenerateRequest, limits: Limits, *, arrival: int, seed: int, is_owned: bool
 ) -> OpenRequest:
-    """Make the request's sequences.
-
-    Args:
-        request: already checked.
-        limits: the same as for the check.
-        arrival: number of the request in order of arrival.
-        seed: sampling seed of a request without one.
-        is_owned: see ``OpenRequest``.
-    """
+    """Make the sequences of a checked request; ``seed`` is for one without a seed of its own."""
     params = request.sampling_params
     seed = seed if params.sampling_seed is None else params.sampling_seed
     prompt_ids = np.array(request.input_ids, np.int32)

@@ -15,12 +15,7 @@ from zerogap.weights import WeightDigest, digest_tensor
 
 
 def build_model(config: ModelConfig, dtype: Precision) -> Any:  # noqa: ANN401 - transformers' own class
-    """A transformers model of the policy's architecture, with meaningless weights.
-
-    Args:
-        config: of the policy.
-        dtype: in which transformers computes.
-    """
+    """A transformers model of the policy's architecture that computes in ``dtype``, with meaningless weights."""
     # Imported here: it takes seconds, and only this engine needs it.
     from transformers import AutoConfig, AutoModelForCausalLM
 

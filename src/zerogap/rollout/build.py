@@ -21,11 +21,7 @@ _MAX_WORKERS = 4
 
 
 def build_rewards(config: RewardConfig, *, score: TaskScore | None = None) -> Rewards:
-    """The rewards that the section describes; the caller closes them.
-
-    Args:
-        config: the section.
-        score: the score of the data's own task, for kind "task".
+    """The rewards that the section describes; the caller closes them. ``score`` is the data's own, for kind "task".
 
     Raises:
         ConfigError: the function cannot be imported, or the data comes without a score.

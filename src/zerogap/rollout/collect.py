@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, TypeVar
 
 from zerogap.data import PromptItem
@@ -77,41 +77,27 @@ class Rollouts:
         return {outcome: counts[outcome] for outcome in Outcome}
 
 
+@dataclass(frozen=True)
 class Collector:
     """Draws and rewards rollouts. Holds no state between batches: the same call gives the same samples."""
 
-    def __init__(
-        self,
-        generator: Generator,
-        environment: Environment,
-        *,
-        decode: Callable[[Sequence[int]], str],
-        vocab_limit: int,
-        sampling: SamplingParams,
-        group_size: int,
-        seed: int,
-        shapings: Mapping[str, Shaping] | None = None,
-    ) -> None:
-        """Keep what every batch uses.
-
-        Args:
-            generator: continues prompts.
-            environment: directs what happens between the policy's turns, and rewards rollouts.
-            decode: text of completion ids, for generators that return no text.
-            vocab_limit: ids from here on are outside the vocabulary.
-            sampling: how completions are drawn; ``n`` and ``sampling_seed`` are set here.
-            group_size: rollouts of a prompt.
-            seed: the run's; with step and place it fixes the noise of each prompt.
-            shapings: amounts to add to the rewards, by the name of the part that each becomes.
-        """
-        self._generator = generator
-        self._environment = environment
-        self._decode = decode
-        self._vocab_limit = vocab_limit
-        self._sampling = sampling
-        self._group_size = group_size
-        self._seed = seed
-        self._shapings = dict(shapings or {})
+    generator: Generator
+    """Continues prompts."""
+    environment: Environment
+    """Directs what happens between the policy's turns, and rewards rollouts."""
+    _: KW_ONLY
+    decode: Callable[[Sequence[int]], str]
+    """Text of completion ids, for generators that return no text."""
+    vocab_limit: int
+    """Ids from here on are outside the vocabulary."""
+    sampling: SamplingParams
+    """How completions are drawn; ``n`` and ``sampling_seed`` are set here."""
+    group_size: int
+    """Rollouts of a prompt."""
+    seed: int
+    """The run's; with step and place it fixes the noise of each prompt."""
+    shapings: Mapping[str, Shaping] = field(default_factory=dict)
+    """Amounts to add to the rewards, by the name of the part that each becomes."""
 
     async def collect(
         self,
@@ -146,11 +132,8 @@ class Collector:
             Exception: any exception of the generator; nothing of the batch is kept.
         """
         named = {f"{purpose}-{step:06d}-{place:04d}": item for place, item in enumerate(items)}
-        room, ended, total = (
-            asyncio.Semaphore(_MAX_GROUPS),
-            itertools.count(1),
-            len(items) * self._group_size,
-        )
+        room, ended = asyncio.Semaphore(_MAX_GROUPS), itertools.count(1)
+        total = len(items) * self.group_size
 
         def on_ended() -> None:
             if on_progress is not None:
@@ -177,15 +160,15 @@ class Collector:
     async def _draw_group(
         self, group_id: str, item: PromptItem, on_ended: Callable[[], None]
     ) -> Group:
-        seed = noise_seed(self._seed, group_id, item.item_id)
+        seed = noise_seed(self.seed, group_id, item.item_id)
         request = GenerateRequest(
-            input_ids=tuple(self._environment.prompt_ids(item)),
-            sampling_params=replace(self._sampling, n=self._group_size, sampling_seed=seed),
+            input_ids=tuple(self.environment.prompt_ids(item)),
+            sampling_params=replace(self.sampling, n=self.group_size, sampling_seed=seed),
         )
 
         async def play(index: int, output: GenerateOutput | None) -> Sample:
             first = sample_of(
-                request, output, group_id=group_id, index=index, vocab_limit=self._vocab_limit
+                request, output, group_id=group_id, index=index, vocab_limit=self.vocab_limit
             )
             sample = await self._play(item, first, index) if first.outcome.is_valid else first
             on_ended()
@@ -194,36 +177,36 @@ class Collector:
         playing: dict[int, asyncio.Task[Sample]] = {}
         async with (
             asyncio.TaskGroup() as tasks,
-            aclosing(self._generator.submit(request)) as updates,
+            aclosing(self.generator.submit(request)) as updates,
         ):
             async for update in updates:
                 output = update.output
                 if output is None:
                     continue
-                if output.rid != request.rid or output.index in playing or output.index >= self._group_size:  # fmt: skip
-                    msg = f"the generator returned completion {output.index} of request {output.rid}, which was not requested or has come back before; return each of the {self._group_size} completions of request {request.rid} exactly once"
+                if output.rid != request.rid or output.index in playing or output.index >= self.group_size:  # fmt: skip
+                    msg = f"the generator returned completion {output.index} of request {output.rid}, which was not requested or has come back before; return each of the {self.group_size} completions of request {request.rid} exactly once"
                     raise GenerationFailed(msg)
                 playing[output.index] = tasks.create_task(play(output.index, self._with_text(output)))  # fmt: skip
-            for index in set(range(self._group_size)) - playing.keys():
+            for index in set(range(self.group_size)) - playing.keys():
                 playing[index] = tasks.create_task(play(index, None))
-        samples = [playing[index].result() for index in range(self._group_size)]
+        samples = [playing[index].result() for index in range(self.group_size)]
         return Group(group_id=group_id, samples=tuple(samples))
 
     async def _play(self, item: PromptItem, first: Sample, index: int) -> Sample:
         """The rollout after its first turn."""
 
         def seed_of(turn: int) -> int:
-            return noise_seed(self._seed, first.group_id, item.item_id, sibling=index, turn=turn)
+            return noise_seed(self.seed, first.group_id, item.item_id, sibling=index, turn=turn)
 
         async def generate(asked: Sample, turn: int) -> Sample | None:
             return await self._next_turn(asked, seed_of(turn))
 
         # The first turn uses the group's noise, so the sibling's own seed of turn 0 is free.
         session = Session(
-            item, first, seed=seed_of(0), vocab_limit=self._vocab_limit, generate=generate
+            item, first, seed=seed_of(0), vocab_limit=self.vocab_limit, generate=generate
         )
         try:
-            await self._environment.play(session)
+            await self.environment.play(session)
         except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a typed outcome
             if session.generator_error is None and not session.is_over:
                 detail = f"{type(error).__name__}: {error}"
@@ -237,11 +220,11 @@ class Collector:
         """``asked`` with the policy's next turn; None if there is no room for one."""
         request = GenerateRequest(
             input_ids=tuple(asked.token_ids.tolist()),
-            sampling_params=replace(self._sampling, n=1, sampling_seed=seed),
+            sampling_params=replace(self.sampling, n=1, sampling_seed=seed),
         )
         outputs: list[GenerateOutput] = []
         try:
-            async with aclosing(self._generator.submit(request)) as updates:
+            async with aclosing(self.generator.submit(request)) as updates:
                 outputs += [u.output async for u in updates if u.output is not None]
         except RequestTooLong:
             return None
@@ -251,7 +234,7 @@ class Collector:
             )
             return asked.failed(Outcome.INFRASTRUCTURE_FAILED, detail)
         output = self._with_text(outputs[0])
-        if problem := tampering(request, output, self._vocab_limit):
+        if problem := tampering(request, output, self.vocab_limit):
             return asked.failed(Outcome.TAMPERED, problem)
         return asked.append_output(output)
 
@@ -261,13 +244,13 @@ class Collector:
         results = await self._results(item, [samples[place] for place in places])
         for place, result in zip(places, results, strict=True):
             samples[place] = _with_reward(samples[place], result)
-        return replace(group, samples=tuple(shaped(samples, self._shapings)))
+        return replace(group, samples=tuple(shaped(samples, self.shapings)))
 
     async def _results(
         self, item: PromptItem, samples: list[Sample]
     ) -> Sequence[RewardResult | RewardFailed]:
         try:
-            results = await self._environment.reward(item, samples)
+            results = await self.environment.reward(item, samples)
         except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a typed outcome
             return [RewardFailed(f"{type(error).__name__}: {error}")] * len(samples)
         if len(results) != len(samples):
@@ -278,7 +261,7 @@ class Collector:
     def _with_text(self, output: GenerateOutput) -> GenerateOutput:
         if output.text is not None:
             return output
-        return replace(output, text=self._decode(output.output_ids.tolist()))
+        return replace(output, text=self.decode(output.output_ids.tolist()))
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:

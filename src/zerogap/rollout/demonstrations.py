@@ -6,6 +6,7 @@ Losses read the reward; names and order are for people.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from zerogap.data import PromptItem
 from zerogap.errors import DataError
@@ -15,26 +16,16 @@ from zerogap.types import Group, Sample
 _NUM_SHOWN = 5
 
 
+@dataclass(frozen=True, kw_only=True)
 class Demonstrations:
     """Makes samples of prompt items. Holds no state between calls: the same call gives the same samples."""
 
-    def __init__(
-        self,
-        *,
-        encode: Callable[[PromptItem], Sequence[int]],
-        encode_answer: Callable[[Sequence[int], str], Sequence[int]],
-        compares_answers: bool,
-    ) -> None:
-        """Keep what every step uses.
-
-        Args:
-            encode: prompt ids of an item, as in sampling and evaluation.
-            encode_answer: (prompt ids, answer) -> ids of the answer with its end token.
-            compares_answers: make two samples of each prompt, the reference answer and the rejected one.
-        """
-        self._encode = encode
-        self._encode_answer = encode_answer
-        self._compares_answers = compares_answers
+    encode: Callable[[PromptItem], Sequence[int]]
+    """Prompt ids of an item, as in sampling and evaluation."""
+    encode_answer: Callable[[Sequence[int], str], Sequence[int]]
+    """(prompt ids, answer) -> ids of the answer with its end token."""
+    compares_answers: bool
+    """Whether each prompt gives two samples, the reference answer and the rejected one."""
 
     def __call__(self, items: Sequence[PromptItem], *, step: int) -> Rollouts:
         """The samples of the items, one group for each item, in their order.
@@ -80,7 +71,7 @@ class Demonstrations:
         return longest
 
     def _samples(self, group_id: str, item: PromptItem) -> tuple[Sample, ...]:
-        if not self._compares_answers:
+        if not self.compares_answers:
             return (self._sample(item, item.answer, "reference", group_id, "0", None),)
         return (
             self._sample(item, item.answer, "reference", group_id, "chosen", 1.0),
@@ -99,9 +90,9 @@ class Demonstrations:
         if answer is None:
             msg = f"prompt {item.item_id} has no {kind} answer, but this loss trains on it; add one, or leave the prompt out"
             raise DataError(msg)
-        prompt_ids = self._encode(item)
+        prompt_ids = self.encode(item)
         try:
-            answer_ids = self._encode_answer(prompt_ids, answer)
+            answer_ids = self.encode_answer(prompt_ids, answer)
         except DataError as error:
             msg = f"prompt {item.item_id}: {error}"
             raise DataError(msg) from error

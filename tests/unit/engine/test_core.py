@@ -35,16 +35,16 @@ def test_an_abort_returns_what_was_drawn_exactly_once(num_steps, state):
     (output,) = run_until_idle(core)
     assert output.finish_reason.kind == "abort"
     assert len(output.output_ids) == (4 if state == "decoding" else 0)
-    assert output.output_ids.tolist() == drawn("a", len(output.output_ids))
+    assert output.output_ids.tolist() == drawn(len(output.output_ids))
     assert core.is_idle
     core.check_integrity()
 
 
-def drawn(rid: str, count: int, prompt=PROMPT) -> list[int]:
-    ids = list(prompt)
+def drawn(count: int) -> list[int]:
+    ids = list(PROMPT)
     for _ in range(count):
         ids += expected_tokens(ids, 5, 0, 1)
-    return ids[len(prompt) :]
+    return ids[len(PROMPT) :]
 
 
 def test_an_aborted_retracted_request_returns_what_it_had():
@@ -55,7 +55,7 @@ def test_an_aborted_retracted_request_returns_what_it_had():
     assert (core.num_running, core.num_waiting) == (0, 1)
     core.abort_request("a")
     (output,) = core.step()
-    assert output.output_ids.tolist() == drawn("a", 4)
+    assert output.output_ids.tolist() == drawn(4)
     assert output.num_retractions == 1
 
 
@@ -137,7 +137,7 @@ def test_retraction_in_a_pause_changes_no_token():
         core.pause_generation(mode)
         core.continue_generation()
     (output,) = run_until_idle(core)
-    assert output.output_ids.tolist() == drawn("a", 12)
+    assert output.output_ids.tolist() == drawn(12)
     assert output.num_retractions == 2
 
 
@@ -258,7 +258,7 @@ def test_a_number_that_is_not_finite_ends_everything_and_poisons_nothing():
     core.check_integrity()
     core.add_request(make_request("b"))
     (output,) = run_until_idle(core)
-    assert (output.num_cached_tokens, output.output_ids.tolist()) == (0, drawn("b", 12))
+    assert (output.num_cached_tokens, output.output_ids.tolist()) == (0, drawn(12))
 
 
 def fail(batch):
@@ -285,7 +285,7 @@ def test_a_step_that_is_cut_off_ends_everything_and_poisons_nothing(error):
     core.check_integrity()
     core.add_request(make_request("b"))
     (output,) = run_until_idle(core)
-    assert (output.num_cached_tokens, output.output_ids.tolist()) == (0, drawn("b", 12))
+    assert (output.num_cached_tokens, output.output_ids.tolist()) == (0, drawn(12))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def collector(
         sampling=SamplingParams(max_new_tokens=8, temperature=0.7),
         group_size=group_size,
         seed=seed,
-        shapings=shapings,
+        shapings=shapings or {},
     )
 
 
