@@ -135,7 +135,7 @@ def test_parameters_stay_in_the_models_precision_and_it_holds_after_they_have_mo
 
 @pytest.mark.skipif(not native.has_gemm, reason="no C++ products on this processor")
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_decode_steps_are_recorded_in_both_precisions(precision):
+def test_decode_steps_are_captured_in_both_precisions(precision):
     engine = tiny_engine(tiny_model("qwen3", precision=precision))
     engine.generate(requests(1.0))
     assert engine._runner._graphs.why_not is None

@@ -40,7 +40,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_scheduled_tokens=max_running + extra_budget,
             prefix_cache=prefix_cache,
         )
-        self.num_pages, self.num_twins = num_pages, 0
+        self.num_pages, self.num_duplicates = num_pages, 0
         self.accepted: dict[tuple[str, int], GenerateRequest] = {}
         self.outputs: dict[tuple[str, int], GenerateOutput] = {}
 
@@ -135,7 +135,7 @@ class EngineMachine(RuleBasedStateMachine):
     def is_whole(self):
         if hasattr(self, "core"):
             self.core.check_integrity()
-            self._check_twins()
+            self._check_duplicates()
 
     def teardown(self):
         if hasattr(self, "core"):
@@ -151,13 +151,13 @@ class EngineMachine(RuleBasedStateMachine):
             self.outputs[key] = output
             self._check(output, self.accepted[key])
 
-    def _check_twins(self):
+    def _check_duplicates(self):
         first_of = {}
         for sequence in [s for s in self.core._scheduler.running if s.branch]:
             first = first_of.setdefault(sequence.branch, sequence)
             for what in (known_ids, self.runner.keys):
-                assert what(sequence).tolist() == what(first).tolist(), "twins differ"
-            self.num_twins += sequence is not first
+                assert what(sequence).tolist() == what(first).tolist(), "duplicates differ"
+            self.num_duplicates += sequence is not first
 
     def _check(self, output, request):
         params = request.sampling_params
@@ -204,7 +204,7 @@ def test_a_long_random_life(seed):
     machine.teardown()
 
 
-def _life_of_twins(seed: int) -> EngineMachine:
+def _life_with_duplicates(seed: int) -> EngineMachine:
     rng = np.random.default_rng(seed)
     machine = EngineMachine()
     machine.build(
@@ -228,14 +228,16 @@ def _life_of_twins(seed: int) -> EngineMachine:
     return machine
 
 
-def test_twins_have_the_same_tokens_and_keys_whatever_happens_to_them(monkeypatch):
-    lives = [_life_of_twins(seed) for seed in range(15)]
-    assert sum(machine.num_twins for machine in lives) > 100
+def test_duplicates_have_the_same_tokens_and_keys_whatever_happens_to_them(monkeypatch):
+    lives = [_life_with_duplicates(seed) for seed in range(15)]
+    assert sum(machine.num_duplicates for machine in lives) > 100
     stats = [machine.core.stats for machine in lives]
     assert sum(s.num_shared_decode_tokens for s in stats) > 200
     assert sum(s.num_retractions for s in stats) > 50
     monkeypatch.setattr(loop, "new_branch", lambda: 1)
-    assert_notices("siblings stay twins whatever they draw", lambda: _life_of_twins(0))
+    assert_notices(
+        "siblings stay in one branch whatever they draw", lambda: _life_with_duplicates(0)
+    )
 
 
 def _random_operation(machine: EngineMachine, rng: np.random.Generator) -> None:
