@@ -354,7 +354,7 @@ def test_closing_tells_everybody_and_ends_the_thread(started):
     engine.close()
 
 
-def test_an_engine_that_nobody_holds_ends_its_thread():
+def test_an_engine_without_references_ends_its_thread():
     before = set(threading.enumerate())
     engine = AsyncEngine(tiny_engine())
     (thread,) = set(threading.enumerate()) - before

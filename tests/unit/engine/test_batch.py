@@ -33,7 +33,7 @@ def test_rows_carry_ids_positions_slots_and_their_sequence():
 
 
 @pytest.mark.parametrize(("num_rows", "padded"), [(1, 1), (7, 7), (8, 8), (9, 16), (17, 24)])
-def test_from_eight_rows_on_the_last_tile_is_filled_with_rows_that_nobody_sees(num_rows, padded):
+def test_from_eight_rows_on_the_last_tile_is_filled_with_unseen_rows(num_rows, padded):
     plan = StepPlan(100)
     plan.add(sequence(40, pages=[5, 2, 4]), num_rows)
     rows = build_batch(plan).rows
@@ -74,7 +74,7 @@ def test_rows_after_duplicates_stand_where_they_are():
     assert batch.draws.row_R.tolist() == [0, 0, 3]
 
 
-def test_a_draw_with_edited_logits_shares_them_with_nobody():
+def test_a_draw_with_edited_logits_shares_them_with_no_other():
     plan = StepPlan(100)
     hidden_D = torch.zeros(4)
     for i, bias in enumerate(({}, {3: 1.0}, {}, {3: 1.0})):

@@ -214,7 +214,7 @@ def test_siblings_that_have_not_forked_yet_compute_the_prompt_with_the_new_weigh
     assert runner.num_rows == 2 * len(PROMPT) + 4
 
 
-def test_a_flush_waits_for_nobody_and_counts_only_those_that_hold_pages():
+def test_a_flush_is_refused_while_sequences_hold_pages():
     core, runner = fake_engine()
     core.add_request(make_request("a"))
     assert core.flush_cache(), "a waiting request holds no page"
@@ -350,7 +350,7 @@ def test_equal_prompts_under_two_adapters_share_no_pages():
 
 
 @pytest.mark.parametrize("named", [{"policy": "other"}, {"adapter": "red"}])
-def test_a_policy_or_adapter_that_nobody_loaded_is_refused_at_the_door(named):
+def test_a_policy_or_adapter_that_is_not_loaded_is_refused_at_the_door(named):
     core, _ = fake_engine()
     with pytest.raises(InvalidRequest, match=next(iter(named.values()))):
         core.add_request(GenerateRequest(input_ids=(1, 2), **named))

@@ -9,7 +9,7 @@ def sequence(*, prompt=(1, 2, 3)) -> Sequence:
     return make_sequence(prompt)
 
 
-def test_sequences_with_one_prompt_are_siblings_whoever_sent_them():
+def test_sequences_with_one_prompt_are_siblings_across_requests():
     index = SiblingIndex()
     first, second, other = sequence(), sequence(), sequence(prompt=(1, 2, 4))
     for member in (first, second, other):

@@ -23,7 +23,7 @@ def requests(seed_of):
             yield seed_of(*name, sibling=sibling, turn=turn, attempt=attempt), 0
 
 
-def check_nobody_shares(seed_of):
+def check_none_is_shared(seed_of):
     keys = list(requests(seed_of))
     assert len(set(keys)) == len(keys)
     assert max(seed for seed, _ in keys) < 2**53
@@ -37,7 +37,7 @@ def uniforms(keys):
 
 
 def test_no_two_turns_siblings_or_attempts_share_random_numbers():
-    check_nobody_shares(noise_seed)
+    check_none_is_shared(noise_seed)
 
 
 @pytest.mark.parametrize("forgotten", ["sibling", "turn", "attempt"])
@@ -45,14 +45,14 @@ def test_a_key_that_forgets_something_is_noticed(forgotten):
     def forgets(*names, **who):
         return noise_seed(*names, **who | {forgotten: 0})
 
-    assert_notices(f"{forgotten} left out", lambda: check_nobody_shares(forgets))
+    assert_notices(f"{forgotten} left out", lambda: check_none_is_shared(forgets))
 
 
 def test_a_key_that_adds_up_is_noticed():
     def adds(*names, sibling=None, turn=0, attempt=0):
         return noise_seed(*names, sibling=0) + (sibling or 0) + turn + attempt
 
-    assert_notices("turn 1 of sibling 0 is turn 0 of sibling 1", lambda: check_nobody_shares(adds))
+    assert_notices("turn 1 of sibling 0 is turn 0 of sibling 1", lambda: check_none_is_shared(adds))
 
 
 def test_seeds_are_the_same_on_every_machine():
