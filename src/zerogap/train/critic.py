@@ -1,7 +1,7 @@
-"""A second model that learns what a state is worth: the critic of PPO.
+"""The critic of PPO: a second model, which learns the value of each state.
 
-A trunk that starts as a copy of the policy, and a value head of zeros: at first every value is 0, so the first advantages are
-plain returns. The value of a token is that of the state before it is drawn, so it comes from the row that predicts the token.
+Its trunk starts as a copy of the policy and its value head as zeros: at first every value is 0, so the first advantages are
+plain returns. A token's value belongs to the state before the token is drawn, so the row that predicts the token gives it.
 R targets of a micro-batch, D model dim.
 """
 
@@ -32,13 +32,13 @@ _MODEL, _OPTIMIZER = "model.", "optimizer."
 
 
 class ValueModel(nn.Module):
-    """One number a row."""
+    """A trunk and a head that gives one number for each row."""
 
     def __init__(self, policy: CausalLM) -> None:
         super().__init__()
         self.trunk = copy.deepcopy(policy)
         if not policy.config.tie_word_embeddings:
-            # Nothing asks it for a token: no memory for a head, its gradient and two moments.
+            # It predicts no tokens, so a head would waste memory on weights, gradient and two moments.
             del self.trunk.lm_head
         self.value_head = nn.Parameter(torch.zeros(policy.config.hidden_size, device=policy.device))
         """[D]"""
@@ -48,7 +48,7 @@ class ValueModel(nn.Module):
     ) -> Tensor:
         """float32 [R]: the value before each target."""
         hidden_TD = hidden_rows(self.trunk, batch, compute=compute, recompute=recompute)
-        # Rows first: a row that predicts several targets has one value.
+        # Compute per row: a row that predicts several targets has one value.
         value_T = linear(hidden_TD, self.value_head[None], compute=compute).squeeze(1)
         return value_T.index_select(0, to_device(batch.source_row_R, value_T.device))
 
@@ -61,19 +61,19 @@ class CriticUpdate:
     grad_norm: float
     """Before clipping."""
     is_clipped_S: np.ndarray
-    """bool [S]: targets whose value had moved too far to learn more."""
+    """bool [S]: targets whose value was clipped, so that it got no gradient."""
 
 
 class Critic:
     """Owns the value model and its optimizer."""
 
     def __init__(self, policy: CausalLM, config: CriticConfig, train: TrainConfig) -> None:
-        """A critic that knows nothing yet.
+        """A critic whose values are all 0.
 
         Args:
             policy: what its trunk is copied from.
             config: its learning rate and clip.
-            train: how its optimizer averages, clips and decays, and how it is packed: like the policy's.
+            train: settings of its optimizer, warm-up and recomputation; the policy's.
         """
         self._config, self._train = config, train
         self.model = ValueModel(policy)
@@ -102,13 +102,13 @@ class Critic:
         *,
         compute: Compute = PLAIN,
     ) -> CriticUpdate:
-        """One update on the targets of the policy's.
+        """One update, on the targets of the policy's update.
 
         Args:
-            plan: its returns are what is learned.
-            batches: of the update, those without a policy gradient too.
+            plan: its returns are the targets.
+            batches: all micro-batches of the update, including those without a policy gradient.
             meter: gets time and progress.
-            compute: how.
+            compute: how the passes compute.
         """
         self._optimizer.zero_grad()
         compute = replace(compute, adds_to_grad=True)
@@ -142,10 +142,10 @@ class Critic:
         is_clipped_S: np.ndarray,
         values_R: Tensor,
     ) -> Tensor:
-        """The micro-batch's share of the loss; notes whose value had moved too far."""
+        """The micro-batch's share of the loss; marks clipped targets in ``is_clipped_S``."""
         returns_S, values_S = plan.advantages.returns_S, plan.values_S
-        assert returns_S is not None, "a critic learns from the returns that its values gave"
-        assert values_S is not None, "a critic learns from the returns that its values gave"
+        assert returns_S is not None, "a critic has returns"
+        assert values_S is not None, "a critic has values"
         mask_R = torch.ones(len(slots_R), dtype=torch.bool)
         surrogate = value_surrogate(
             values_R.double(),
@@ -166,10 +166,10 @@ class Critic:
         return weights | moments
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a ``state_dict``.
+        """Continue from a ``state_dict``.
 
         Raises:
-            CheckpointError: it belongs to another critic, or is none.
+            CheckpointError: it belongs to another critic, or is not a critic's state.
         """
         given = {n.removeprefix(_MODEL): t for n, t in state.items() if n.startswith(_MODEL)}
         mine = trained_weights(self.model)

@@ -1,7 +1,7 @@
 """One step on one model in this process: a plan in, updated weights out.
 
 ``NativeTrainer.step`` reads as the algorithm: for each update accumulate the gradient of every micro-batch and apply it.
-The model may be shared with an engine and is written in place, by the trainer only and only inside ``step``.
+An engine may share the model. Only the trainer writes it, in place and only inside ``step``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ class NativeTrainer:
             loss: objective.
             total_steps: steps of the run, for the schedule.
             gemm: GEMM kernels of its passes.
-            corrections: of samples that another policy drew.
+            corrections: for samples that another policy drew.
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
             teacher: given exactly when the loss is distillation.
         """
@@ -104,7 +104,7 @@ class NativeTrainer:
         self.use_corrections(corrections)
 
     def use_gemm(self, gemm: Gemm) -> None:
-        """Multiply matrices with these, from the next pass on."""
+        """See ``Trainer``."""
         self._passes = replace(self._passes, compute=Compute(gemm=gemm))
 
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
@@ -205,7 +205,7 @@ class NativeTrainer:
         self.load_state_dict(load_file(folder / _FILE))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything but the weights that the next step depends on, as plain tensors.
+        """Everything that the next step depends on, except the weights, as plain tensors.
 
         Moments are views: write or copy them before the next step.
         """
@@ -220,10 +220,10 @@ class NativeTrainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a ``state_dict``; the model's weights are loaded separately.
+        """Continue from a ``state_dict``; the model's weights are loaded separately.
 
         Raises:
-            CheckpointError: the state belongs to another model, or is none.
+            CheckpointError: the state belongs to another model, or is not a trainer's.
         """
         if missing := {"num_steps", "torch_rng_state"} - state.keys():
             msg = f"the trainer state lacks {sorted(missing)}: it is incomplete or not a trainer's; resume from another checkpoint"
@@ -232,7 +232,7 @@ class NativeTrainer:
         if self.critic is not None:
             self.critic.load_state_dict(critic)
         elif critic:
-            msg = f'the trainer state has a critic ({len(critic)} tensors) and this loss trains none: it is of a run with another loss; resume with loss.kind = "ppo"'
+            msg = f'the trainer state has a critic ({len(critic)} tensors), but this loss trains none: it is from a run with another loss; resume with loss.kind = "ppo"'
             raise CheckpointError(msg)
         self._optimizer.load_state_dict(
             {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
@@ -254,9 +254,9 @@ class NativeTrainer:
     def _begin(
         self, plan: StepPlan, on_progress: Callable[[TrainProgress], None] | None
     ) -> list[UpdateBatches]:
-        """The micro-batches of each update."""
+        """Refuse a plan of another step; the micro-batches of each update."""
         if plan.step_number != self._num_steps:
-            msg = f"a plan of step {plan.step_number + 1} was given to a trainer that has done {self._num_steps} steps: what it rests on was computed with other weights; plan the step again"
+            msg = f"a plan of step {plan.step_number + 1} was given to a trainer that has done {self._num_steps} steps: it was computed with other weights; plan the step again"
             raise DataError(msg)
         meter = self._meter
         meter.on_progress = on_progress
@@ -282,7 +282,7 @@ class NativeTrainer:
         )
 
     def _settle(self, plan: StepPlan, columns: StepColumns) -> OldLogProbAudit:
-        """The first update's forward passes are done and nothing is applied: look at what they say of what was taken over."""
+        """Audit log-probs taken from the engine against the first update's forward passes, before it is applied."""
         old = plan.old
         if not old.audit.num_audited:
             return old.audit

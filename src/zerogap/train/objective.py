@@ -1,6 +1,6 @@
-"""What each kind of loss computes of a micro-batch. R targets.
+"""What each kind of loss computes for a micro-batch. R targets.
 
-What it needs beforehand is in ``requirements``.
+``requirements`` says what each kind needs beforehand.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ from zerogap.train.plan import StepPlan
 
 @dataclass(frozen=True)
 class Candidates:
-    """For a KL over several ids a token: what policy and teacher think of them."""
+    """Log-probs by policy and teacher, for a KL over several ids at each token."""
 
     log_probs_RK: Tensor
     """With gradient."""
@@ -53,12 +53,12 @@ class Candidates:
 
 @dataclass(frozen=True)
 class BatchLoss:
-    """Of one micro-batch."""
+    """The loss of one micro-batch."""
 
     total: Tensor
     """Its share of the update's loss, float64 with gradient."""
     found: dict[str, np.ndarray]
-    """Of each target, by its column of the step."""
+    """Values of each target, by name of the column in ``StepColumns``."""
 
 
 def micro_batch_loss(
@@ -72,8 +72,8 @@ def micro_batch_loss(
 ) -> BatchLoss:
     """A micro-batch's loss over the plan's denominators; reads the step's columns.
 
-    Importance weights multiply the policy's terms and not the penalty on the KL; what is rejected is in neither. Arithmetic
-    is in float64: it costs nothing beside the forward pass, and what remains of a layout's rounding is the kernels'.
+    Importance weights multiply the policy's terms but not the KL penalty; rejected tokens are in neither. Arithmetic is in
+    float64: it costs nothing beside the forward pass, and leaves only the kernels' rounding.
     """
     terms = _Terms(log_probs_R.double(), plan, columns, batch)
     if candidates is not None and isinstance(loss, DistillationLossConfig):
@@ -93,7 +93,7 @@ def micro_batch_loss(
 
 
 class _Terms:
-    """The targets of one micro-batch, as the formulas take them."""
+    """One micro-batch's targets, as the formulas take them."""
 
     def __init__(
         self, log_probs_R: Tensor, plan: StepPlan, columns: StepColumns, batch: MicroBatch
@@ -111,11 +111,11 @@ class _Terms:
         return torch.from_numpy(column_S[self.slots_R])
 
     def name(self, target: int) -> str:
-        """For errors."""
+        """The name of a target in errors."""
         return self.plan.tokens.index.name(int(self.slots_R[target]))
 
     def surrogate(self, loss: LossConfig) -> Surrogate:
-        """The policy's terms of a loss on single log-probs."""
+        """The policy's terms of a loss on the log-probs of the drawn tokens."""
         new_R, mask_R, name = self.log_probs_R, self.mask_R, self.name
         old_R = self.read(self.columns.old_log_probs_S).double()
         advantage_R = self.read(self.columns.advantages_S)
@@ -167,7 +167,7 @@ class _Terms:
                 return weighted_log_probs(new_R, -advantage_R, mask_R, name_token=name)
 
     def top_k(self, candidates: Candidates, loss: DistillationLossConfig) -> Surrogate:
-        """The KL to the teacher over the ids that it finds likeliest."""
+        """The KL to the teacher over the teacher's likeliest ids."""
         kl_R = top_k_kl(
             candidates.log_probs_RK,
             candidates.teacher_log_probs_RK,
@@ -193,7 +193,7 @@ class _Terms:
         return kl_R
 
     def keep(self, off_policy_kl: float | None) -> Tensor:
-        """Targets that are left in the numerators."""
+        """Targets that stay in the numerators."""
         plan, keep_R = self.plan, self.mask_R
         if plan.corrections is not None:
             keep_R = self.read(plan.corrections.keep_S)

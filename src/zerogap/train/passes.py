@@ -1,4 +1,4 @@
-"""Packing, and forward passes before the weights move, by the models that this process has.
+"""Packing, and the forward passes before the weights change, by the models of this process.
 
 B samples, S all their tokens, R targets of a micro-batch.
 """
@@ -24,7 +24,7 @@ from zerogap.types import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Passes:
-    """Knows the models that a step asks; changes none."""
+    """Scores a step's tokens with these models; changes none."""
 
     model: CausalLM
     """The policy."""
@@ -33,7 +33,7 @@ class Passes:
     critic: Critic | None
     config: TrainConfig
     compute: Compute
-    """How."""
+    """How the passes compute."""
 
     def score(
         self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
@@ -42,7 +42,7 @@ class Passes:
         index, batches = TokenIndex(samples), self.pack(samples, is_wanted_B, meter)
         meter.expect(phase, batches)
         if phase != "old":
-            # About as many rows as the updates will have; exactly so once they are packed.
+            # An estimate of the updates' rows, until they are packed.
             meter.expect("update", batches)
         column_S = index.new_column()
         with meter.spans.span(phase):
@@ -77,13 +77,13 @@ class Passes:
     def _found(
         self, phase: Phase, batches: Sequence[MicroBatch], samples: Sequence[Sample]
     ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-        """Each micro-batch with float32 [R]."""
+        """Each micro-batch with the log-probs or values of its targets, float32 [R]."""
         if phase == "teacher":
-            assert self.teacher is not None, "a loss that asks a teacher was given one"
+            assert self.teacher is not None, "a loss that needs a teacher has one"
             return self.teacher.scores(batches, samples, compute=self.compute)
         if phase == "values":
-            assert self.critic is not None, "a loss that asks a critic has one"
+            assert self.critic is not None, "a loss that needs a critic has one"
             return self.critic.values(batches, compute=self.compute)
         model = self.model if phase == "old" else self.reference
-        assert model is not None, "a loss that asks a reference was given one"
+        assert model is not None, "a loss that needs a reference has one"
         return scores(model, batches, samples, compute=self.compute)

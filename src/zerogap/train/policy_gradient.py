@@ -1,4 +1,4 @@
-"""Forward and backward of an update's micro-batches: the policy's gradient, added up in the parameters' buffers."""
+"""Forward and backward over an update's micro-batches: the policy's gradient, added up in the parameters' buffers."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from zerogap.train.teacher import Teacher, TopK
 
 
 class PolicyGradient:
-    """Of one step. Owns nothing: the buffers are the optimizer's, the columns the step's."""
+    """The gradients of one step. Owns nothing: the buffers are the optimizer's, the columns the step's."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class PolicyGradient:
         self._compute = replace(compute, adds_to_grad=True)
         self._plan, self._columns, self._meter = plan, columns, meter
         self.preferences: list[DPOTerms] = []
-        """One an update, where answers are compared."""
+        """One for each update, if answers are compared."""
 
     def accumulate(self, update: int, batches: UpdateBatches) -> float:
         """Add an update's gradient to the buffers; returns its loss.
 
         Args:
-            update: its number; no weight has changed in this step before the first, 0.
+            update: its number, from 0; at 0 no weight has changed in this step.
             batches: its micro-batches, or those of some of its leaves.
         """
         if isinstance(self._loss, DPOLossConfig) and len(self._plan.pairs_of(update)):
@@ -73,7 +73,7 @@ class PolicyGradient:
     def _accumulate_preferences(
         self, update: int, batches: UpdateBatches, loss: DPOLossConfig
     ) -> float:
-        """The weight of each log-prob is that of the weights as they are now. Its terms have a pair's gradient, not its value."""
+        """Weigh each log-prob by the current policy. The weighted sum has the gradient of the pairs' loss, but not its value."""
         self._score(batches)
         plan, columns = self._plan, self._columns
         terms = weigh_preferences(plan, columns.log_probs_S, update, loss)
@@ -86,7 +86,7 @@ class PolicyGradient:
         return float(terms.losses_P.sum() / plan.denominator_B[plan.is_member_B(update)][0])
 
     def _score(self, batches: UpdateBatches) -> None:
-        """Log-probs at the weights as they are now."""
+        """Write log-probs under the current weights."""
         with self._meter.spans.span("preferences"):
             for batch, log_probs_R in scores(
                 self._model, batches.all, self._plan.samples, compute=self._compute
@@ -98,7 +98,7 @@ class PolicyGradient:
     def _forward(
         self, batch: MicroBatch, *, is_first: bool
     ) -> tuple[float, list[Tensor], list[np.ndarray | None]]:
-        """The loss; the model's answers that it is about, on the model's device; its gradient by each of them."""
+        """The loss; the model outputs that it depends on, on the model's device; its gradient by each of them."""
         likeliest = self._likeliest(batch)
         with self._meter.spans.span("forward"):
             log_probs_R, entropy_R, *found_RK = self._ask(batch, likeliest)
@@ -124,7 +124,7 @@ class PolicyGradient:
         return loss, answers, gradients
 
     def _likeliest(self, batch: MicroBatch) -> TopK | None:
-        """What the teacher finds likeliest at each target's place, where the loss is about that."""
+        """The teacher's likeliest ids at each target's position, if the loss needs them."""
         if self._teacher is None or not is_top_k(self._loss):
             return None
         assert isinstance(self._loss, DistillationLossConfig)
@@ -134,7 +134,7 @@ class PolicyGradient:
             )
 
     def _ask(self, batch: MicroBatch, likeliest: TopK | None) -> tuple[Tensor, ...]:
-        """(log-prob, entropy) of each target, and log-probs of the likeliest ids, if there are some."""
+        """(log-prob, entropy) of each target, and log-probs of the likeliest ids, if any are given."""
         how = {"compute": self._compute, "recompute": self._config.recompute}
         if likeliest is None:
             return score_micro_batch(self._model, batch, self._plan.samples, **how)

@@ -1,4 +1,4 @@
-"""What a kind of loss asks of a step, known from the recipe alone: models, old log-probs, a denominator."""
+"""What each kind of loss needs, known from the recipe alone: models, old log-probs, a denominator."""
 
 from zerogap.algorithms import Denominator
 from zerogap.config.corrections import CorrectionsConfig
@@ -72,15 +72,15 @@ def check_models(loss: LossConfig, reference: CausalLM | None, teacher: Teacher 
         raise ConfigError(msg)
     if (teacher is not None) != isinstance(loss, DistillationLossConfig):
         given = "no teacher" if teacher is None else "a teacher"
-        msg = f"a {loss.kind} loss with {given}: distillation follows a teacher and nothing else does; give both or neither"
+        msg = f"a {loss.kind} loss with {given}: only distillation has a teacher; give both or neither"
         raise ConfigError(msg)
 
 
 def check_corrections(loss: LossConfig, corrections: CorrectionsConfig) -> None:
-    """Refuse corrections that cannot be."""
+    """Refuse corrections that this loss cannot use."""
     if corrections != CorrectionsConfig() and not loss.trains_on_completions:
         msg = f"corrections with a {loss.kind} loss: it trains on the data set's answers, which no engine drew, so there is nothing to correct; leave them out"
         raise ConfigError(msg)
     if corrections.off_policy_kl is not None and is_top_k(loss):
-        msg = f"corrections.off_policy_kl = {corrections.off_policy_kl} with top_k distillation: it drops records of negative advantage, and a KL over several ids has none; leave it out"
+        msg = f"corrections.off_policy_kl = {corrections.off_policy_kl} with top_k distillation: it drops samples of negative advantage, and a KL over several ids has no advantages; leave it out"
         raise ConfigError(msg)

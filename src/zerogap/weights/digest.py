@@ -1,7 +1,7 @@
-"""What a version number stands for: a digest of every tensor, and one of all of them.
+"""Digests of weights: one of each tensor, and one of all of them. A version number stands for these.
 
 XXH3 with 128 bits: it guards against mistakes (a tensor that was never sent, sent twice, or half), not against an
-adversary. Bytes are taken as they are, so -0.0 differs from 0.0 and one NaN from another.
+adversary. Bytes are taken as they are, so -0.0 differs from 0.0, and NaNs of different bits differ.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from zerogap.errors import WeightSyncError
 NamedWeights = Mapping[str, Tensor]
 """Tensors by the trainer's names; they are the storage itself, not copies, unless a docstring says otherwise."""
 Rounding = Callable[[Tensor], Tensor]
-"""Values of another precision in tensors of the same dtype; element by element."""
+"""Rounds values to another precision, element by element; the tensor's dtype stays."""
 
 
 class Place(NamedTuple):
@@ -33,12 +33,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightDigest:
-    """Digests of named tensors. Equal exactly if names, shapes, dtypes and bytes are, in whatever order they came."""
+    """Digests of named tensors. Equal exactly if names, shapes, dtypes and bytes are equal, in any order."""
 
     tensors: Mapping[str, str]
     """32 hexadecimal digits over dtype, shape and bytes, by name."""
     num_bytes: int = field(compare=False)
-    """What was read for it; a storage that has two names (a tied head) is read once."""
+    """How many bytes were read; a storage that has two names (a tied head) is read once."""
 
     @property
     def hex(self) -> str:
@@ -55,12 +55,12 @@ class WeightDigest:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A model's parameters by name, sharing its storage; buffers are no weights."""
+    """A model's parameters by name, sharing its storage; no buffers."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Those of ``named_weights`` that are trained: the rest, which requires no gradient, stays as it was loaded."""
+    """Those of ``named_weights`` that require a gradient; the others stay as they were loaded."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -70,20 +70,20 @@ def unrounded(tensor: Tensor) -> Tensor:
 
 
 def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> WeightDigest:
-    """The digest of ``rounding`` of each tensor, on as many threads as torch uses.
+    """The digest of all tensors after ``rounding``, on as many threads as torch uses.
 
     Raises:
         WeightSyncError: the weight set is empty.
     """
     if not weights:
-        msg = "a digest was asked of no tensors, and would agree with every other model that has none; pass the model's parameters by name"
+        msg = "the weight set has no tensors, so its digest would equal that of any other empty set; pass the model's parameters by name"
         raise WeightSyncError(msg)
     names_at: dict[Place, list[str]] = {}
-    # Large ones first: the threads then end together.
+    # Largest first, so that the threads end together.
     for name in sorted(weights, key=lambda name: -weights[name].nbytes):
         names_at.setdefault(_place_of(weights[name]), []).append(name)
     distinct = [weights[names[0]] for names in names_at.values()]
-    # xxhash lets other threads run while it digests a large buffer.
+    # xxhash releases the GIL while it digests a large buffer.
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
         found = list(pool.map(lambda tensor: digest_tensor(rounding(tensor)), distinct))
     digests = {

@@ -1,4 +1,4 @@
-"""The last versions of a model's weights, in host memory: what a token of an older version is scored with."""
+"""The last versions of a model's weights, in host memory, to score tokens of older versions."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from zerogap.weights.digest import NamedWeights, named_weights
 class WeightHistory:
     """Copies of the parameters of at most ``capacity`` versions; the oldest makes room for the next.
 
-    Owns the copies. The memory of a version that goes is used for the one that comes.
+    Owns the copies. A new version reuses the memory of the one that it evicts.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -23,7 +23,7 @@ class WeightHistory:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """What is held, oldest first."""
+        """The versions that are held, oldest first."""
         return tuple(sorted(self._copies))
 
     @property
@@ -47,7 +47,7 @@ class WeightHistory:
         self._copies[version] = copy
 
     def restore(self, version: int, weights: NamedWeights) -> None:
-        """Hold the tensors of a version that was saved; they are this history's from here on.
+        """Hold the tensors of a saved version; this history owns them from here on.
 
         Raises:
             WeightSyncError: the version is older than what is held, or of another model.
@@ -58,7 +58,7 @@ class WeightHistory:
         self._copies[version] = dict(weights)
 
     def weights(self, version: int) -> NamedWeights:
-        """A version's tensors; to be read, and valid until the version is evicted.
+        """A version's tensors, to read only; valid until the version is evicted.
 
         Raises:
             UnknownWeightVersion: it is not held any more, or never was.
@@ -80,7 +80,7 @@ class WeightHistory:
 
     def _room(self, weights: NamedWeights) -> dict[str, Tensor]:
         if len(self._copies) == self.capacity:
-            # Taken out first: a copy that fails half way must not stay under its old number.
+            # Removed first: if the copy fails half way, nothing may stay under the old number.
             return self._copies.pop(min(self._copies))
         return {
             name: torch.empty(tensor.shape, dtype=tensor.dtype) for name, tensor in weights.items()
@@ -91,7 +91,7 @@ class WeightHistory:
             return
         newest = max(self._copies)
         if version < newest:
-            msg = f"version {version} was to be remembered after version {newest}: versions only grow, so one of the two numbers is wrong; remember each version when it is published"
+            msg = f"version {version} came after version {newest}: versions only grow, so one of the two numbers is wrong; remember each version when it is published"
             raise WeightSyncError(msg)
         held = self._copies[newest]
         kinds = {name: describe(tensor) for name, tensor in weights.items()}

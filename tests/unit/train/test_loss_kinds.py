@@ -1,4 +1,4 @@
-"""What the kinds of loss ask for before the first update, and what they refuse."""
+"""What the kinds of loss need before the first update, and what they refuse."""
 
 from dataclasses import replace
 
@@ -114,7 +114,7 @@ def test_a_difference_that_is_seen_before_corrections_has_everything_scored():
     assert metrics.audit.num_taken == 0
     assert metrics.audit.num_different > 0
     assert metrics.corrections == plain.corrections
-    with pytest.MonkeyPatch.context() as blind, planted_fault("the engine's are believed"):
+    with pytest.MonkeyPatch.context() as blind, planted_fault("the engine's are taken unseen"):
         blind.setattr(old_log_probs_module, "compare", lambda *_: OldLogProbAudit())
         _, believed = phases_of(WEIGHTED, samples, exact_version=0)
         EXACT.check(believed.corrections.k3, plain.corrections.k3)
@@ -139,7 +139,7 @@ def test_statistics_of_corrections_are_reported_when_all_are_off():
 
 
 def test_rejection_changes_no_denominator():
-    # A veto that every record fails leaves a loss of 0, not one of 0 / 0.
+    # A veto that every sample fails leaves a loss of 0, not of 0 / 0.
     case = Case(GRPOLossConfig(), CorrectionsConfig(veto=0.999))
     gradient, metrics = gradients_of(case)
     assert metrics.corrections.fraction_kept == 0.0
@@ -282,7 +282,7 @@ def test_reference_answers_and_samples_have_the_same_log_probs():
 
 
 OVER_THE_STEP = {"grpo, corrected", "distillation, forward", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward"}  # fmt: skip
-"""Weights, normalisation or values are decided once over all updates: as many steps would decide others."""
+"""Weights, normalisation or values are decided once over all updates; one step for each update would decide others."""
 
 
 def weights_after(trainer):
@@ -291,7 +291,7 @@ def weights_after(trainer):
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in OVER_THE_STEP])
 def test_several_updates_are_as_many_steps_against_the_log_probs_of_the_first(name):
-    """To the bit: samples, denominators, preferences and ratios of an update are its own, old log-probs are the step's."""
+    """To the bit: an update has its own samples, denominators, preferences and ratios; old log-probs are the step's."""
     case, settings = CASES[name], {"learning_rate": 1e-3, "max_grad_norm": 1.0}
     samples = samples_for(case.loss)
     whole = trainer_of(case, updates_per_step=3, **settings)
@@ -314,7 +314,7 @@ def test_several_updates_are_as_many_steps_against_the_log_probs_of_the_first(na
 
 
 def everything_after(trainer):
-    """Weights of the policy and all that the trainer keeps, a critic's weights among it."""
+    """The policy's weights and all that the trainer keeps, including a critic's weights."""
     state = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
     return weights_after(trainer) | state
 

@@ -213,11 +213,11 @@ def test_with_everything_frozen_there_is_nothing_to_train():
         build(model)
 
 
-# ------------------------------------------------------------ who looks at gradients
+# ------------------------------------------------------------ gradient hooks
 
 
 def test_gradients_are_what_lies_in_grad_whoever_puts_it_there():
-    """A hook that replaces a gradient, as one does that adds up those of several processes, is heard."""
+    """A hook may replace a gradient, as one that sums over processes does."""
     plain, hooked = Toy(), Toy()
     hooked.load_state_dict(plain.state_dict())
     optimizers = [build(plain), build(hooked)]

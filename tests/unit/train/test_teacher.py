@@ -20,7 +20,7 @@ def batches(max_rows=60):
 
 
 def expected_log_probs(model, batch):
-    """float64 [R, V] of each target's place, from the model's logits over its sample alone."""
+    """float64 [R, V] at each target's position, from the model's logits over its sample alone."""
     rows = []
     with torch.no_grad():
         for b, position in zip(batch.sample_R, batch.position_R, strict=True):

@@ -383,7 +383,7 @@ def test_a_resumed_trainer_of_some_parameters_goes_on_bit_for_bit():
         build().load_state_dict(saved[1])
 
 
-# ------------------------------------------------------------ who looks at gradients
+# ------------------------------------------------------------ gradient hooks
 
 
 @pytest.mark.parametrize("tie", [True, False])

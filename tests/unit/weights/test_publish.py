@@ -1,4 +1,4 @@
-"""Publishing: served weights are complete and the source's own, or nothing is served."""
+"""Publishing: the engine serves complete weights that equal the source's, or nothing."""
 
 import pytest
 from helpers.planted_fault import nudged, planted_fault
@@ -164,7 +164,7 @@ def test_a_publish_that_fails_half_way_is_never_served_and_the_next_one_heals_it
 
 
 class Forgets(FailsHalfway):
-    """A sink that says it took everything over, and did not."""
+    """A sink that reports success but did not copy everything."""
 
     def __init__(self, model, name: str):
         super().__init__(tiny_engine(model), 0)
@@ -186,7 +186,7 @@ def test_a_sink_that_kept_one_old_tensor_is_caught_by_name(name):
 
 
 class Elsewhere(Forgets):
-    """A sink in another process: it shares no memory, and all that comes back of it is a digest."""
+    """A sink in another process: it shares no memory and sends back only a digest."""
 
     def places(self):
         return {}
