@@ -78,10 +78,11 @@ def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> 
     if not weights:
         msg = "the weight set has no tensors, so its digest would equal that of any other empty set; pass the model's parameters by name"
         raise WeightSyncError(msg)
+    places = places_of(weights)
     names_at: dict[Place, list[str]] = {}
     # Largest first, so that the threads end together.
     for name in sorted(weights, key=lambda name: -weights[name].nbytes):
-        names_at.setdefault(_place_of(weights[name]), []).append(name)
+        names_at.setdefault(places[name], []).append(name)
     distinct = [weights[names[0]] for names in names_at.values()]
     # xxhash releases the GIL while it digests a large buffer.
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
@@ -101,7 +102,10 @@ def weight_fingerprint(model: nn.Module) -> str:
 
 def places_of(weights: NamedWeights) -> dict[str, Place]:
     """The place of each tensor, by name."""
-    return {name: _place_of(tensor) for name, tensor in weights.items()}
+    return {
+        name: Place(t.device, t.data_ptr(), tuple(t.shape), t.stride(), t.dtype)
+        for name, t in weights.items()
+    }
 
 
 def digest_tensor(tensor: Tensor) -> str:
@@ -111,8 +115,3 @@ def digest_tensor(tensor: Tensor) -> str:
     content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     whole.update(content.data)
     return whole.hexdigest()
-
-
-def _place_of(tensor: Tensor) -> Place:
-    shape, stride = tuple(tensor.shape), tensor.stride()
-    return Place(tensor.device, tensor.data_ptr(), shape, stride, tensor.dtype)

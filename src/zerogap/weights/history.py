@@ -26,11 +26,6 @@ class WeightHistory:
         """The versions that are held, oldest first."""
         return tuple(sorted(self._copies))
 
-    @property
-    def num_bytes(self) -> int:
-        """Host memory of all copies."""
-        return sum(tensor.nbytes for copy in self._copies.values() for tensor in copy.values())
-
     def remember(self, version: int, model: nn.Module) -> None:
         """Copy a model's parameters as those of ``version``.
 
@@ -93,20 +88,19 @@ class WeightHistory:
         if version < newest:
             msg = f"version {version} came after version {newest}: versions only grow, so one of the two numbers is wrong; remember each version when it is published"
             raise WeightSyncError(msg)
-        held = self._copies[newest]
-        kinds = {name: describe(tensor) for name, tensor in weights.items()}
-        if kinds != (expected := {name: describe(tensor) for name, tensor in held.items()}):
-            wrong = {name for name, _ in kinds.items() ^ expected.items()}
+        given, held = (
+            {(name, describe(tensor)) for name, tensor in tensors.items()}
+            for tensors in (weights, self._copies[newest])
+        )
+        if wrong := {name for name, _ in given ^ held}:
             msg = f"version {version} is of another model than version {newest}: {named(wrong)} differ in name, shape or dtype; use a history for each model"
             raise WeightSyncError(msg)
 
     def _refuse_others(self, version: int, weights: NamedWeights) -> None:
         held = self._copies[version]
-        wrong = [n for n in held.keys() | weights.keys() if not _is_equal(held, weights, n)]
+        wrong = held.keys() ^ weights.keys()
+        common = held.keys() & weights.keys()
+        wrong |= {n for n in common if not torch.equal(held[n], weights[n].cpu())}
         if wrong:
             msg = f"version {version} is remembered already, with other values of {named(wrong)}: a version's weights never change; give changed weights the next number"
             raise WeightSyncError(msg)
-
-
-def _is_equal(ours: NamedWeights, theirs: NamedWeights, name: str) -> bool:
-    return name in ours and name in theirs and torch.equal(ours[name], theirs[name].cpu())
