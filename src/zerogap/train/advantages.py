@@ -76,7 +76,7 @@ def decide_advantages(step: StepTokens, scored: Scored, loss: LossConfig) -> Adv
         case DAPOLossConfig():
             return _within_groups(step, scored, loss, normalize_std=True)
         case RLOOLossConfig():
-            rewards_B = _rewards_of_records(step, scored, loss)
+            rewards_B = _penalized_rewards(step, scored, loss)
             groups = leave_one_out_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
             return _spread(step, groups)
         case ReinforcePlusPlusLossConfig():
@@ -94,7 +94,7 @@ def decide_advantages(step: StepTokens, scored: Scored, loss: LossConfig) -> Adv
 def _within_groups(
     step: StepTokens, scored: Scored, loss: PolicyLoss, *, normalize_std: bool
 ) -> Advantages:
-    rewards_B = _rewards_of_records(step, scored, loss)
+    rewards_B = _penalized_rewards(step, scored, loss)
     groups = group_advantages(
         rewards_B, step.group_ids, step.who.is_kept_B, normalize_std=normalize_std
     )
@@ -113,9 +113,9 @@ def _over_the_batch(
         groups = group_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
         rewards_B = groups.advantages
     penalties_S = _penalties(step, scored, loss)
-    rewards_S = token_rewards(rewards_B, step.trains_S, step.record_S, penalties_S=penalties_S)
+    rewards_S = token_rewards(rewards_B, step.trains_S, step.sample_S, penalties_S=penalties_S)
     column_S = reinforce_pp_advantages(
-        rewards_S, step.trains_S, step.record_S, name_token=step.index.name
+        rewards_S, step.trains_S, step.sample_S, name_token=step.index.name
     )
     return Advantages(np.where(step.trains_S, column_S, np.nan), groups)
 
@@ -123,12 +123,12 @@ def _over_the_batch(
 def _from_values(step: StepTokens, scored: Scored, loss: PPOLossConfig) -> Advantages:
     assert scored.values_S is not None, "ppo has a critic"
     penalties_S = _penalties(step, scored, loss)
-    rewards_S = token_rewards(step.rewards_B, step.trains_S, step.record_S, penalties_S=penalties_S)
+    rewards_S = token_rewards(step.rewards_B, step.trains_S, step.sample_S, penalties_S=penalties_S)
     found = gae_advantages(
         rewards_S,
         scored.values_S,
         step.trains_S,
-        step.record_S,
+        step.sample_S,
         discount=loss.discount,
         gae_lambda=loss.gae_lambda,
         name_token=step.index.name,
@@ -148,13 +148,13 @@ def _from_teacher(step: StepTokens, scored: Scored) -> Advantages:
     return Advantages(column_S, teacher_kl_S=(-column_S).astype(np.float32))
 
 
-def _rewards_of_records(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray:
+def _penalized_rewards(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray:
     """float64 [B]: each reward minus the KL penalties of the sample's tokens."""
     penalties_S = _penalties(step, scored, loss)
     if penalties_S is None:
         return step.rewards_B
     return step.rewards_B - sample_sums(
-        penalties_S, step.trains_S, step.record_S, num_samples=len(step.samples), what="penalty"
+        penalties_S, step.trains_S, step.sample_S, num_samples=len(step.samples), what="penalty"
     )
 
 

@@ -72,8 +72,8 @@ def deal(bundles: Sequence[Bundle], max_rows: int) -> list[list[Bundle]]:
     fitted = _best_fit(ordered, max_rows)
     dealt = _even(ordered, len(fitted))
     # Even dealing may overfill a micro-batch where best fit fills one exactly.
-    fits = all(len(bin_) == 1 or _num_rows(bin_) <= max_rows for bin_ in dealt)
-    return dealt if fits else fitted
+    fits = (len(bin_) == 1 or sum(b.num_rows for b in bin_) <= max_rows for bin_ in dealt)
+    return dealt if all(fits) else fitted
 
 
 def _best_fit(ordered: Sequence[Bundle], max_rows: int) -> list[list[Bundle]]:
@@ -100,7 +100,3 @@ def _even(ordered: Sequence[Bundle], num_bins: int) -> list[list[Bundle]]:
         bins[at].append(bundle)
         heapq.heapreplace(filled, (num_rows + bundle.num_rows, at))
     return bins
-
-
-def _num_rows(bundles: Sequence[Bundle]) -> int:
-    return sum(bundle.num_rows for bundle in bundles)

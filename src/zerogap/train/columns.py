@@ -50,9 +50,8 @@ class StepColumns:
 
     def replace_old(self, column_S: np.ndarray) -> None:
         """Replace log-probs of the start of the step by computed ones, where ``column_S`` has them."""
-        slots = np.flatnonzero(~np.isnan(column_S))
-        found = {"own_log_probs_S": column_S[slots], "old_log_probs_S": column_S[slots]}
-        self.write(slots, found)
+        for own_S in (self.own_log_probs_S, self.old_log_probs_S):
+            np.copyto(own_S, column_S, where=~np.isnan(column_S))
 
 
 class StepMeter:

@@ -17,13 +17,18 @@ from torch import Tensor, nn
 from zerogap.algorithms import reduce_loss, value_surrogate
 from zerogap.config.loss import CriticConfig
 from zerogap.config.train import TrainConfig
-from zerogap.errors import CheckpointError
 from zerogap.kernels import PLAIN, Compute, linear, to_device, to_host
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
 from zerogap.train.forward import hidden_rows
-from zerogap.train.host_loss import hand_back, loss_and_gradients
-from zerogap.train.optimizer import Optimizer, learning_rate_at
+from zerogap.train.host_loss import backward, loss_and_gradients
+from zerogap.train.optimizer import (
+    Optimizer,
+    check_state,
+    learning_rate_at,
+    with_prefix,
+    without_prefix,
+)
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
 from zerogap.weights import trained_weights
@@ -119,20 +124,18 @@ class Critic:
                 values_R = self.model(batch, compute=compute, recompute=self._train.recompute)
                 formula = partial(self._loss, plan, batch, slots_R, is_clipped_S)
                 loss, gradients = loss_and_gradients(formula, [values_R])
-                hand_back([values_R], gradients)
+                backward([values_R], gradients)
                 total += loss
                 meter.advance("critic", batch)
-            norm = self._optimizer.update(self._learning_rate(plan.step_number))
+            learning_rate = learning_rate_at(
+                plan.step_number,
+                peak=self._config.learning_rate,
+                schedule="constant",
+                warmup_steps=self._train.warmup_steps,
+                total_steps=plan.step_number + 1,
+            )
+            norm = self._optimizer.update(learning_rate)
         return CriticUpdate(total, norm, is_clipped_S)
-
-    def _learning_rate(self, step_number: int) -> float:
-        return learning_rate_at(
-            step_number,
-            peak=self._config.learning_rate,
-            schedule="constant",
-            warmup_steps=self._train.warmup_steps,
-            total_steps=step_number + 1,
-        )
 
     def _loss(
         self,
@@ -161,9 +164,8 @@ class Critic:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and the number of updates. Views: write or copy them before the next step."""
-        weights = {_MODEL + name: t for name, t in trained_weights(self.model).items()}
-        moments = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
-        return weights | moments
+        weights = with_prefix(_MODEL, trained_weights(self.model))
+        return weights | with_prefix(_OPTIMIZER, self._optimizer.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a ``state_dict``.
@@ -171,15 +173,7 @@ class Critic:
         Raises:
             CheckpointError: it belongs to another critic, or is not a critic's state.
         """
-        given = {n.removeprefix(_MODEL): t for n, t in state.items() if n.startswith(_MODEL)}
-        mine = trained_weights(self.model)
-        wrong = sorted(mine.keys() ^ given.keys())
-        wrong += [name for name in mine.keys() & given.keys() if mine[name].shape != given[name].shape]  # fmt: skip
-        if wrong:
-            msg = f"the critic's state does not belong to this model: {len(wrong)} weights are missing, surplus or of another shape (first: {wrong[0]}); resume with the model and the loss that wrote it"
-            raise CheckpointError(msg)
-        for name, weight in mine.items():
-            weight.copy_(given[name])
-        self._optimizer.load_state_dict(
-            {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
-        )
+        check_state(self.state_dict(), state, "critic")
+        for name, weight in with_prefix(_MODEL, trained_weights(self.model)).items():
+            weight.copy_(state[name])
+        self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))

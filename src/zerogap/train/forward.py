@@ -69,11 +69,11 @@ def score_micro_batch(
         compute: how the pass computes.
         recompute: keep only each layer's input for the backward pass.
     """
-    asked = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
+    inputs = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
     log_prob_U, entropy_U = log_probs(
-        asked.hidden_UD, model.head, asked.target_U, asked.temperature_U, compute=compute
+        inputs.hidden_UD, model.head, inputs.target_U, inputs.temperature_U, compute=compute
     )
-    return log_prob_U.index_select(0, asked.place_R), entropy_U.index_select(0, asked.place_R)
+    return log_prob_U.index_select(0, inputs.place_R), entropy_U.index_select(0, inputs.place_R)
 
 
 def score_candidates(
@@ -89,22 +89,16 @@ def score_candidates(
 
     One pass gives all of them, with the bits of ``score_micro_batch``; log-probs have a gradient where gradients are enabled.
 
-    Args:
-        model: the policy.
-        micro_batch: rows and targets.
-        samples: those that were packed.
-        candidates_RK: int64 [R, K] ids; equal for targets that one row predicts.
-        compute: how the pass computes.
-        recompute: keep only each layer's input for the backward pass.
+    Arguments as in ``score_micro_batch``; ``candidates_RK`` are int64 ids, equal for targets that one row predicts.
     """
-    asked = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
-    candidates = to_device(candidates_RK, asked.first_U.device).index_select(0, asked.first_U)
-    ids_UK1 = torch.cat([asked.target_U[:, None], candidates], 1)
+    inputs = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
+    candidates = to_device(candidates_RK, inputs.first_U.device).index_select(0, inputs.first_U)
+    ids_UK1 = torch.cat([inputs.target_U[:, None], candidates], 1)
     found_UK1, entropy_U = log_probs_of(
-        asked.hidden_UD, model.head, ids_UK1, asked.temperature_U, compute=compute
+        inputs.hidden_UD, model.head, ids_UK1, inputs.temperature_U, compute=compute
     )
-    found_RK1 = found_UK1.index_select(0, asked.place_R)
-    return found_RK1[:, 0], entropy_U.index_select(0, asked.place_R), found_RK1[:, 1:]
+    found_RK1 = found_UK1.index_select(0, inputs.place_R)
+    return found_RK1[:, 0], entropy_U.index_select(0, inputs.place_R), found_RK1[:, 1:]
 
 
 def hidden_rows(
@@ -161,8 +155,8 @@ def _distinct(
     """``first_U`` and ``place_R`` of ``HeadInputs``."""
     _, temperature_id_R = np.unique(temperature_R, return_inverse=True)
     width, height = int(target_R.max()) + 1, int(temperature_id_R.max()) + 1
-    question_R = (row_R * width + target_R) * height + temperature_id_R
-    _, first_U, place_R = np.unique(question_R, return_index=True, return_inverse=True)
+    key_R = (row_R * width + target_R) * height + temperature_id_R
+    _, first_U, place_R = np.unique(key_R, return_index=True, return_inverse=True)
     return first_U, place_R
 
 

@@ -29,7 +29,7 @@ from zerogap.train.metrics import (
     TrainProgress,
 )
 from zerogap.train.old_log_probs import compare
-from zerogap.train.optimizer import Optimizer, learning_rate_at
+from zerogap.train.optimizer import Optimizer, learning_rate_at, with_prefix, without_prefix
 from zerogap.train.packing import UpdateBatches
 from zerogap.train.passes import Passes
 from zerogap.train.plan import StepPlan
@@ -209,14 +209,12 @@ class NativeTrainer:
 
         Moments are views: write or copy them before the next step.
         """
-        optimizer = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
         critic = {} if self.critic is None else self.critic.state_dict()
-        critic = {_CRITIC + name: t for name, t in critic.items()}
         return {
             "num_steps": torch.tensor(self._num_steps),
             "torch_rng_state": torch.get_rng_state(),
-            **optimizer,
-            **critic,
+            **with_prefix(_OPTIMIZER, self._optimizer.state_dict()),
+            **with_prefix(_CRITIC, critic),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -228,15 +226,13 @@ class NativeTrainer:
         if missing := {"num_steps", "torch_rng_state"} - state.keys():
             msg = f"the trainer state lacks {sorted(missing)}: it is incomplete or not a trainer's; resume from another checkpoint"
             raise CheckpointError(msg)
-        critic = {n.removeprefix(_CRITIC): t for n, t in state.items() if n.startswith(_CRITIC)}
+        critic = without_prefix(_CRITIC, state)
         if self.critic is not None:
             self.critic.load_state_dict(critic)
         elif critic:
             msg = f'the trainer state has a critic ({len(critic)} tensors), but this loss trains none: it is from a run with another loss; resume with loss.kind = "ppo"'
             raise CheckpointError(msg)
-        self._optimizer.load_state_dict(
-            {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
-        )
+        self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))
         self._num_steps = int(state["num_steps"])
         torch.set_rng_state(state["torch_rng_state"])
 
@@ -270,16 +266,7 @@ class NativeTrainer:
         return updates
 
     def _gradient_of(self, plan: StepPlan, columns: StepColumns) -> PolicyGradient:
-        return PolicyGradient(
-            self.model,
-            self._passes.teacher,
-            self._config,
-            self._loss,
-            compute=self._passes.compute,
-            plan=plan,
-            columns=columns,
-            meter=self._meter,
-        )
+        return PolicyGradient(self._passes, self._loss, plan, columns, self._meter)
 
     def _settle(self, plan: StepPlan, columns: StepColumns) -> OldLogProbAudit:
         """Audit log-probs taken from the engine against the first update's forward passes, before it is applied."""
@@ -287,7 +274,8 @@ class NativeTrainer:
         if not old.audit.num_audited:
             return old.audit
         found = compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
-        if old.is_final or not (found.num_different and old.is_taken_B.any()):
-            return replace(found, num_taken=old.audit.num_taken)
-        columns.replace_old(self._passes.score(plan.samples, self._meter, "old", old.is_taken_B))
-        return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
+        if found.num_different and old.is_taken_B.any() and not old.is_final:
+            own_S = self._passes.score(plan.samples, self._meter, "old", old.is_taken_B)
+            columns.replace_old(own_S)
+            return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
+        return replace(found, num_taken=old.audit.num_taken)

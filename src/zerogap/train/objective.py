@@ -51,16 +51,6 @@ class Candidates:
     teacher_log_probs_RK: Tensor
 
 
-@dataclass(frozen=True)
-class BatchLoss:
-    """The loss of one micro-batch."""
-
-    total: Tensor
-    """Its share of the update's loss, float64 with gradient."""
-    found: dict[str, np.ndarray]
-    """Values of each target, by name of the column in ``StepColumns``."""
-
-
 def micro_batch_loss(
     log_probs_R: Tensor,
     plan: StepPlan,
@@ -69,11 +59,14 @@ def micro_batch_loss(
     loss: LossConfig,
     *,
     candidates: Candidates | None = None,
-) -> BatchLoss:
-    """A micro-batch's loss over the plan's denominators; reads the step's columns.
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """A micro-batch's share of its update's loss, over the plan's denominators; reads the step's columns.
 
     Importance weights multiply the policy's terms but not the KL penalty; rejected tokens are in neither. Arithmetic is in
     float64: it costs nothing beside the forward pass, and leaves only the kernels' rounding.
+
+    Returns:
+        The loss, float64 with gradient; values of each target, by name of the column in ``StepColumns``.
     """
     terms = _Terms(log_probs_R.double(), plan, columns, batch)
     if candidates is not None and isinstance(loss, DistillationLossConfig):
@@ -89,7 +82,7 @@ def micro_batch_loss(
         kl_R = terms.kl(loss)
         if loss.kl.place == "loss":
             total = total + reduce_loss(loss.kl.coefficient * kl_R, denominator_R, keep_R)
-    return BatchLoss(total, terms.found)
+    return total, terms.found
 
 
 class _Terms:
@@ -103,8 +96,8 @@ class _Terms:
         self.slots_R = plan.tokens.index.slots(batch)
         # Every target is a loss token: packing left the masked ones out.
         self.mask_R = torch.ones(len(self.slots_R), dtype=torch.bool)
-        self.record_R = torch.from_numpy(batch.sample_R)
-        self.record_len_R = torch.from_numpy(plan.tokens.num_loss_tokens_B[batch.sample_R])
+        self.sample_R = torch.from_numpy(batch.sample_R)
+        self.sample_len_R = torch.from_numpy(plan.tokens.num_loss_tokens_B[batch.sample_R])
 
     def read(self, column_S: np.ndarray) -> Tensor:
         """[R] of a column."""
@@ -116,9 +109,7 @@ class _Terms:
 
     def surrogate(self, loss: LossConfig) -> Surrogate:
         """The policy's terms of a loss on the log-probs of the drawn tokens."""
-        new_R, mask_R, name = self.log_probs_R, self.mask_R, self.name
-        old_R = self.read(self.columns.old_log_probs_S).double()
-        advantage_R = self.read(self.columns.advantages_S)
+        compared, name = self._compared(), self.name
         match loss:
             case (
                 GRPOLossConfig()
@@ -128,10 +119,7 @@ class _Terms:
                 | PPOLossConfig()
             ):
                 return clipped_surrogate(
-                    new_R,
-                    old_R,
-                    advantage_R,
-                    mask_R,
+                    *compared,
                     clip_low=loss.clip_low,
                     clip_high=loss.clip_high,
                     dual_clip=loss.dual_clip,
@@ -139,32 +127,27 @@ class _Terms:
                 )
             case GSPOLossConfig():
                 return gspo_surrogate(
-                    new_R,
-                    old_R,
-                    advantage_R,
-                    mask_R,
-                    self.record_R,
-                    self.record_len_R,
+                    *compared,
+                    self.sample_R,
+                    self.sample_len_R,
                     clip_low=loss.clip_low,
                     clip_high=loss.clip_high,
                     name_token=name,
                 )
             case CISPOLossConfig():
                 return cispo_surrogate(
-                    new_R,
-                    old_R,
-                    advantage_R,
-                    mask_R,
+                    *compared,
                     ratio_low=loss.ratio_low,
                     ratio_high=loss.ratio_high,
                     name_token=name,
                 )
             case RLOOLossConfig() | DistillationLossConfig():
-                return reinforce_surrogate(new_R, old_R, advantage_R, mask_R, name_token=name)
+                return reinforce_surrogate(*compared, name_token=name)
             case SFTLossConfig():
-                return sft_surrogate(new_R, mask_R, name_token=name)
+                return sft_surrogate(self.log_probs_R, self.mask_R, name_token=name)
             case DPOLossConfig():
-                return weighted_log_probs(new_R, -advantage_R, mask_R, name_token=name)
+                log_probs_R, _, advantages_R, mask_R = compared
+                return weighted_log_probs(log_probs_R, -advantages_R, mask_R, name_token=name)
 
     def top_k(self, candidates: Candidates, loss: DistillationLossConfig) -> Surrogate:
         """The KL to the teacher over the teacher's likeliest ids."""
@@ -200,14 +183,16 @@ class _Terms:
         if off_policy_kl is None:
             return keep_R
         stays_R = off_policy_keep(
-            self.log_probs_R,
-            self.read(self.columns.old_log_probs_S).double(),
-            self.read(self.columns.advantages_S),
-            self.mask_R,
-            self.record_R,
-            self.record_len_R,
+            *self._compared(),
+            self.sample_R,
+            self.sample_len_R,
             max_kl=off_policy_kl,
             name_token=self.name,
         )
         self.found["has_left_S"] = ~stays_R.numpy()
         return keep_R & stays_R
+
+    def _compared(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-probs, old log-probs, advantages, mask."""
+        old_R = self.read(self.columns.old_log_probs_S).double()
+        return self.log_probs_R, old_R, self.read(self.columns.advantages_S), self.mask_R

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.kernels import round_bf16, round_bf16_, to_host
 
-_MASTERS = "master"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _NORM_BLOCK = 256
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -60,10 +58,8 @@ class Optimizer:
         self._num_updates = 0
         self._betas, self._eps, self._weight_decay = betas, eps, weight_decay
         # Made here, not at the first update, so that the state always has all its entries.
-        self._moments = {
-            moment: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
-            for moment in _MOMENTS
-        }
+        self._exp_avg = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+        self._exp_avg_sq = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
         self._masters = {
             name: p.detach().clone() for name, p in self._parameters.items() if keeps_masters
         }
@@ -76,6 +72,7 @@ class Optimizer:
             else:
                 parameter.grad.zero_()
 
+    @torch.no_grad()
     def update(self, learning_rate: float) -> float:
         """Clip and apply the accumulated gradient; returns its norm before clipping.
 
@@ -91,16 +88,10 @@ class Optimizer:
         vectors = [name for name, p in self._parameters.items() if p.dim() <= 1]
         self._apply(matrices, learning_rate, self._weight_decay)
         self._apply(vectors, learning_rate, 0.0)
-        self._round_masters()
-        return norm
-
-    @torch.no_grad()
-    def _round_masters(self) -> None:
-        """Write the masters, rounded to bf16, into the parameters."""
         for name, master in self._masters.items():
             round_bf16_(self._parameters[name].copy_(master))
+        return norm
 
-    @torch.no_grad()
     def _apply(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
         """AdamW for some of the parameters.
 
@@ -110,13 +101,12 @@ class Optimizer:
         if not names:
             return
         gradients = self.gradients()
-        mean, square = (self._moments[moment] for moment in _MOMENTS)
         no_amsgrad: list[Tensor] = []
         torch._fused_adamw_(
             [self._masters.get(name, self._parameters[name].data) for name in names],
             [gradients[name] for name in names],
-            [mean[name] for name in names],
-            [square[name] for name in names],
+            [self._exp_avg[name] for name in names],
+            [self._exp_avg_sq[name] for name in names],
             no_amsgrad,
             [
                 gradients[name].new_full((), self._num_updates, dtype=torch.float32)
@@ -156,11 +146,12 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Moments and master of each parameter, and the number of updates. Views: copy or write them before the next update."""
-        state = {"num_updates": torch.tensor(self._num_updates)}
-        for name in self._parameters:
-            for moment in _MOMENTS:
-                state[f"{moment}.{name}"] = self._moments[moment][name]
-        return state | {f"{_MASTERS}.{name}": master for name, master in self._masters.items()}
+        return {
+            "num_updates": torch.tensor(self._num_updates),
+            **with_prefix("exp_avg.", self._exp_avg),
+            **with_prefix("exp_avg_sq.", self._exp_avg_sq),
+            **with_prefix("master.", self._masters),
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a state into the present buffers.
@@ -170,26 +161,38 @@ class Optimizer:
                 parameters. Nothing has changed.
         """
         mine = self.state_dict()
-        wrong = sorted(mine.keys() ^ state.keys())
-        wrong += [
-            name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape
-        ]
-        if wrong:
-            msg = f"the optimizer state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model that wrote it, and the same parameters frozen"
-            raise CheckpointError(msg)
-        self._check_masters(state)
-        self._num_updates = int(state["num_updates"])
-        for moment in _MOMENTS:
-            for name, own in self._moments[moment].items():
-                own.copy_(state[f"{moment}.{name}"])
-        for name, master in self._masters.items():
-            master.copy_(state[f"{_MASTERS}.{name}"])
-
-    def _check_masters(self, state: Mapping[str, Tensor]) -> None:
+        check_state(mine, state, "optimizer")
         for name in self._masters:
-            if not torch.equal(round_bf16(state[f"{_MASTERS}.{name}"]), self._parameters[name]):
+            if not torch.equal(round_bf16(state[f"master.{name}"]), self._parameters[name]):
                 msg = f"the optimizer's fp32 weights of {name} do not round to the model's: state and model are from different steps; load both from one checkpoint, the model first"
                 raise CheckpointError(msg)
+        for name, own in mine.items():
+            own.copy_(state[name])
+        self._num_updates = int(state["num_updates"])
+
+
+def check_state(mine: Mapping[str, Tensor], given: Mapping[str, Tensor], owner: str) -> None:
+    """Refuse a state whose names or shapes are not the owner's.
+
+    Raises:
+        CheckpointError: names the first entry that differs.
+    """
+    common = mine.keys() & given.keys()
+    wrong = sorted(mine.keys() ^ given.keys())
+    wrong += sorted(name for name in common if mine[name].shape != given[name].shape)
+    if wrong:
+        msg = f"the {owner}'s state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model and the loss that wrote it, and the same parameters frozen"
+        raise CheckpointError(msg)
+
+
+def with_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state under a prefix, as a part of its owner's."""
+    return {prefix + name: tensor for name, tensor in state.items()}
+
+
+def without_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a state that ``with_prefix`` put there."""
+    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
 
 
 def learning_rate_at(

@@ -76,14 +76,6 @@ def pack(
     return [_build(samples, targets, bin_) for bin_ in deal(bundles, max_rows)]
 
 
-def pack_members(
-    samples: Sequence[Sample], is_member_B: np.ndarray, *, max_rows: int, share_prompts: bool
-) -> list[MicroBatch]:
-    """Micro-batches of the loss tokens of some samples, bool [B]; ``sample_R`` indexes the whole list."""
-    targets = [s.loss_mask & is_in for s, is_in in zip(samples, is_member_B, strict=True)]
-    return pack(samples, targets, max_rows=max_rows, share_prompts=share_prompts)
-
-
 @dataclass(frozen=True)
 class UpdateBatches:
     """An update's micro-batches."""

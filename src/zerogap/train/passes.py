@@ -15,7 +15,7 @@ from zerogap.train.columns import StepMeter
 from zerogap.train.critic import Critic
 from zerogap.train.forward import scores
 from zerogap.train.metrics import Phase
-from zerogap.train.packing import MicroBatch, UpdateBatches, pack_members
+from zerogap.train.packing import MicroBatch, UpdateBatches, pack
 from zerogap.train.plan import StepPlan
 from zerogap.train.teacher import Teacher
 from zerogap.train.tokens import TokenIndex
@@ -65,11 +65,12 @@ class Passes:
     def pack(
         self, samples: Sequence[Sample], is_member_B: np.ndarray, meter: StepMeter
     ) -> list[MicroBatch]:
-        """Micro-batches of the loss tokens of some samples."""
+        """Micro-batches of the loss tokens of some samples; ``sample_R`` indexes all samples."""
+        targets = [s.loss_mask & is_in for s, is_in in zip(samples, is_member_B, strict=True)]
         with meter.spans.span("pack"):
-            return pack_members(
+            return pack(
                 samples,
-                is_member_B,
+                targets,
                 max_rows=self.config.micro_batch_tokens,
                 share_prompts=self.config.share_prompts,
             )
@@ -78,12 +79,10 @@ class Passes:
         self, phase: Phase, batches: Sequence[MicroBatch], samples: Sequence[Sample]
     ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
         """Each micro-batch with the log-probs or values of its targets, float32 [R]."""
-        if phase == "teacher":
-            assert self.teacher is not None, "a loss that needs a teacher has one"
-            return self.teacher.scores(batches, samples, compute=self.compute)
         if phase == "values":
             assert self.critic is not None, "a loss that needs a critic has one"
             return self.critic.values(batches, compute=self.compute)
-        model = self.model if phase == "old" else self.reference
-        assert model is not None, "a loss that needs a reference has one"
+        teacher = None if self.teacher is None else self.teacher.model
+        model = {"old": self.model, "reference": self.reference, "teacher": teacher}[phase]
+        assert model is not None, f"a loss that needs a {phase} has one"
         return scores(model, batches, samples, compute=self.compute)

@@ -72,9 +72,9 @@ class StepPlan:
         return self.pairs_P2[self.is_member_B(update)[self.pairs_P2[:, 0]]]
 
 
-def _lock(record: object) -> None:
+def _lock(owner: object) -> None:
     """Make a dataclass's arrays read-only."""
-    for value in vars(record).values():
+    for value in vars(owner).values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
         elif is_dataclass(value):

@@ -136,7 +136,7 @@ def _correct(
         old.old_S,
         tokens.rollout_log_probs_S,
         tokens.trains_S,
-        tokens.record_S,
+        tokens.sample_S,
         weight=corrections.weight,
         mask=corrections.mask,
         veto=corrections.veto,

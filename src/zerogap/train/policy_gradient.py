@@ -7,19 +7,18 @@ import torch
 from torch import Tensor
 
 from zerogap.algorithms import DPOTerms
-from zerogap.config.loss import DistillationLossConfig, DPOLossConfig, LossConfig
-from zerogap.config.train import TrainConfig
-from zerogap.kernels import Compute, to_host
-from zerogap.models import CausalLM
+from zerogap.config.loss import DPOLossConfig, LossConfig
+from zerogap.kernels import to_host
 from zerogap.train.columns import StepColumns, StepMeter
 from zerogap.train.forward import score_candidates, score_micro_batch, scores
-from zerogap.train.host_loss import hand_back, loss_and_gradients
+from zerogap.train.host_loss import backward, loss_and_gradients
 from zerogap.train.objective import Candidates, micro_batch_loss
 from zerogap.train.packing import MicroBatch, UpdateBatches
+from zerogap.train.passes import Passes
 from zerogap.train.plan import StepPlan
 from zerogap.train.preferences import weigh_preferences
 from zerogap.train.requirements import is_top_k
-from zerogap.train.teacher import Teacher, TopK
+from zerogap.train.teacher import TopK
 
 
 class PolicyGradient:
@@ -27,19 +26,14 @@ class PolicyGradient:
 
     def __init__(
         self,
-        model: CausalLM,
-        teacher: Teacher | None,
-        config: TrainConfig,
+        passes: Passes,
         loss: LossConfig,
-        *,
-        compute: Compute,
         plan: StepPlan,
         columns: StepColumns,
         meter: StepMeter,
     ) -> None:
-        self._model, self._teacher = model, teacher
-        self._config, self._loss = config, loss
-        self._compute = replace(compute, adds_to_grad=True)
+        self._passes, self._loss = passes, loss
+        self._compute = replace(passes.compute, adds_to_grad=True)
         self._plan, self._columns, self._meter = plan, columns, meter
         self.preferences: list[DPOTerms] = []
         """One for each update, if answers are compared."""
@@ -63,9 +57,9 @@ class PolicyGradient:
             total += loss
             self._meter.advance("update", batch)
         for batch in batches.with_gradient:
-            loss, answers, gradients = self._forward(batch, is_first=is_first)
+            loss, outputs, gradients = self._forward(batch, is_first=is_first)
             with self._meter.spans.span("backward"):
-                hand_back(answers, gradients)
+                backward(outputs, gradients)
             total += loss
             self._meter.advance("update", batch)
         return total
@@ -89,7 +83,7 @@ class PolicyGradient:
         """Write log-probs under the current weights."""
         with self._meter.spans.span("preferences"):
             for batch, log_probs_R in scores(
-                self._model, batches.all, self._plan.samples, compute=self._compute
+                self._passes.model, batches.all, self._plan.samples, compute=self._compute
             ):
                 slots_R = self._plan.tokens.index.slots(batch)
                 self._columns.write(slots_R, {"log_probs_S": log_probs_R})
@@ -101,7 +95,7 @@ class PolicyGradient:
         """The loss; the model outputs that it depends on, on the model's device; its gradient by each of them."""
         likeliest = self._likeliest(batch)
         with self._meter.spans.span("forward"):
-            log_probs_R, entropy_R, *found_RK = self._ask(batch, likeliest)
+            log_probs_R, entropy_R, *found_RK = self._log_probs(batch, likeliest)
         slots_R, columns = self._plan.tokens.index.slots(batch), self._columns
         columns.write(
             slots_R, {"log_probs_S": to_host(log_probs_R), "entropy_S": to_host(entropy_R)}
@@ -113,29 +107,28 @@ class PolicyGradient:
             candidates = None
             if likeliest is not None:
                 candidates = Candidates(found_RK[0], torch.from_numpy(likeliest.log_probs_RK))
-            loss = micro_batch_loss(
+            loss, found = micro_batch_loss(
                 log_probs_R, self._plan, columns, batch, self._loss, candidates=candidates
             )
-            columns.write(slots_R, loss.found)
-            return loss.total
+            columns.write(slots_R, found)
+            return loss
 
-        answers = [log_probs_R, *found_RK]
-        loss, gradients = loss_and_gradients(formula, answers, learns=torch.is_grad_enabled())
-        return loss, answers, gradients
+        outputs = [log_probs_R, *found_RK]
+        loss, gradients = loss_and_gradients(formula, outputs, learns=torch.is_grad_enabled())
+        return loss, outputs, gradients
 
     def _likeliest(self, batch: MicroBatch) -> TopK | None:
         """The teacher's likeliest ids at each target's position, if the loss needs them."""
-        if self._teacher is None or not is_top_k(self._loss):
+        teacher = self._passes.teacher
+        if teacher is None or not is_top_k(self._loss):
             return None
-        assert isinstance(self._loss, DistillationLossConfig)
         with self._meter.spans.span("teacher"):
-            return self._teacher.top_k(
-                batch, self._plan.samples, self._loss.top_k, compute=self._compute
-            )
+            return teacher.top_k(batch, self._plan.samples, self._loss.top_k, compute=self._compute)
 
-    def _ask(self, batch: MicroBatch, likeliest: TopK | None) -> tuple[Tensor, ...]:
+    def _log_probs(self, batch: MicroBatch, likeliest: TopK | None) -> tuple[Tensor, ...]:
         """(log-prob, entropy) of each target, and log-probs of the likeliest ids, if any are given."""
-        how = {"compute": self._compute, "recompute": self._config.recompute}
+        model, samples = self._passes.model, self._plan.samples
+        how = {"compute": self._compute, "recompute": self._passes.config.recompute}
         if likeliest is None:
-            return score_micro_batch(self._model, batch, self._plan.samples, **how)
-        return score_candidates(self._model, batch, self._plan.samples, likeliest.ids_RK, **how)
+            return score_micro_batch(model, batch, samples, **how)
+        return score_candidates(model, batch, samples, likeliest.ids_RK, **how)

@@ -54,7 +54,7 @@ def weigh_preferences(
         return sample_sums(
             column_S,
             members_S,
-            tokens.record_S,
+            tokens.sample_S,
             num_samples=len(tokens.samples),
             what=what,
             name_token=tokens.index.name,

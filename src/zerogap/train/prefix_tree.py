@@ -4,7 +4,7 @@ A branch is a path from the root to a leaf. In tree order, a branch shares at le
 with any earlier one, so one number for each branch (``num_shared``) describes the whole tree.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,21 +42,14 @@ def prefix_branches(rows: Sequence[np.ndarray], members: Sequence[int]) -> list[
     branches: list[Branch] = []
     waiting: list[int] = []
     shared = 0
-    for i, following, common in _neighbours(rows, ordered):
+    for i, following in zip(ordered, [*ordered[1:], None], strict=True):
         waiting.append(i)
-        if following is not None and common == len(rows[i]):
+        common = 0 if following is None else _num_common(rows[i], rows[following])
+        if common == len(rows[i]):
             continue  # It has no row of its own: the next sample begins with all of its rows.
         branches.append(Branch(tuple(waiting), len(rows[i]), shared))
         waiting, shared = [], common
     return branches
-
-
-def _neighbours(
-    rows: Sequence[np.ndarray], ordered: Sequence[int]
-) -> Iterator[tuple[int, int | None, int]]:
-    """Each sample, the next one, and the number of leading rows that the two have in common."""
-    for i, following in zip(ordered, [*ordered[1:], None], strict=True):
-        yield i, following, 0 if following is None else _num_common(rows[i], rows[following])
 
 
 def _num_common(a: np.ndarray, b: np.ndarray) -> int:

@@ -136,7 +136,7 @@ def _corrections(
     if not is_known_S.any():
         return None
     return correct_mismatch(
-        columns.old_log_probs_S, tokens.rollout_log_probs_S, is_known_S, tokens.record_S
+        columns.old_log_probs_S, tokens.rollout_log_probs_S, is_known_S, tokens.sample_S
     ).statistics
 
 

@@ -4,7 +4,7 @@ Its log-probs come from the trainer's own forward pass and head, at the temperat
 tokenizer that both share. R targets of a micro-batch, K ids a target.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from zerogap.errors import ConfigError
 from zerogap.kernels import PLAIN, Compute, to_host, top_k_log_probs
 from zerogap.models import CausalLM
-from zerogap.train.forward import forward_to_head, scores
+from zerogap.train.forward import forward_to_head
 from zerogap.train.packing import MicroBatch
 from zerogap.types import Sample
 
@@ -45,13 +45,7 @@ class Teacher:
             msg = f"loss.teacher has a vocabulary of {model.config.vocab_size} ids and the policy's tokenizer has {vocab_limit}: it cannot score the rest; choose a teacher with the policy's tokenizer"
             raise ConfigError(msg)
         model.limit_vocabulary(vocab_limit)
-        self._model = model
-
-    def scores(
-        self, batches: Sequence[MicroBatch], samples: Sequence[Sample], *, compute: Compute = PLAIN
-    ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-        """Each micro-batch with the log-probs of its targets, float32 [R] in nats."""
-        return scores(self._model, batches, samples, compute=compute)
+        self.model = model
 
     @torch.no_grad()
     def top_k(
@@ -66,16 +60,10 @@ class Teacher:
 
         All ids if the vocabulary has fewer than ``k``.
         """
-        asked, head = (
-            forward_to_head(self._model, micro_batch, samples, compute=compute),
-            self._model.head,
+        inputs, head = (
+            forward_to_head(self.model, micro_batch, samples, compute=compute),
+            self.model.head,
         )
-        ids_UK, log_probs_UK = top_k_log_probs(
-            asked.hidden_UD,
-            head,
-            min(k, head.vocab_limit),
-            asked.temperature_U,
-            compute=compute,
-        )
-        columns = (x.index_select(0, asked.place_R) for x in (ids_UK, log_probs_UK))
-        return TopK(*(to_host(column) for column in columns))
+        k = min(k, head.vocab_limit)
+        found = top_k_log_probs(inputs.hidden_UD, head, k, inputs.temperature_U, compute=compute)
+        return TopK(*(to_host(column_UK.index_select(0, inputs.place_R)) for column_UK in found))

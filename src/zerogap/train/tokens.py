@@ -75,7 +75,7 @@ class StepTokens:
         return np.array([s.num_loss_tokens for s in self.samples]) * self.who.is_kept_B
 
     @cached_property
-    def record_S(self) -> np.ndarray:
+    def sample_S(self) -> np.ndarray:
         """int64 [S]: the sample of each token."""
         return self.index.spread(np.arange(len(self.samples)))
 

@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
@@ -171,24 +170,3 @@ def test_a_step_of_one_update_takes_nothing_and_audits_nothing():
     weights, metrics = trained(exact_version=0, updates_per_step=1)
     EXACT.check(weights, trained(updates_per_step=1)[0])
     assert (metrics.audit.num_taken, metrics.audit.num_audited) == (0, 0)
-
-
-def test_the_reference_is_asked_only_for_a_kl_term(monkeypatch):
-    asked = []
-    honest = torch.nn.Module.__call__
-
-    def counted(module, *args, **kwargs):
-        asked.append(module)
-        return honest(module, *args, **kwargs)
-
-    for loss in (GRPOLossConfig(), KL):
-        trainer = build(tiny_model(), loss=loss)
-        reference = trainer._passes.reference
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.nn.Module, "__call__", counted)
-            asked.clear()
-            metrics = train_on(trainer, rewarded(SAMPLES))
-        passes = sum(module is reference for module in asked)
-        assert passes == (metrics.num_micro_batches if loss is KL else 0)
-        assert (metrics.kl_to_reference is None) == (loss is not KL)
-        assert ("reference" in metrics.seconds) == (loss is KL)
