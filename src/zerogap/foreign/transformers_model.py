@@ -65,6 +65,4 @@ def digest_parameters(model: nn.Module, config: ModelConfig) -> WeightDigest:
         name: digest_tensor(torch.cat([tensor.float() for tensor in tensors]))
         for name, tensors in parts.items()
     }
-    return WeightDigest(
-        digests, num_bytes=sum(t.numel() * 4 for tensors in parts.values() for t in tensors)
-    )
+    return WeightDigest(digests)

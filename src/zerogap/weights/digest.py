@@ -6,7 +6,7 @@ adversary. Bytes are taken as they are, so -0.0 differs from 0.0, and NaNs of di
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -37,8 +37,6 @@ class WeightDigest:
 
     tensors: Mapping[str, str]
     """32 hexadecimal digits over dtype, shape and bytes, by name."""
-    num_bytes: int = field(compare=False)
-    """How many bytes were read; a storage that has two names (a tied head) is read once."""
 
     @property
     def hex(self) -> str:
@@ -83,6 +81,7 @@ def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> 
     # Largest first, so that the threads end together.
     for name in sorted(weights, key=lambda name: -weights[name].nbytes):
         names_at.setdefault(places[name], []).append(name)
+    # A storage that has two names (a tied head) is read once.
     distinct = [weights[names[0]] for names in names_at.values()]
     # xxhash releases the GIL while it digests a large buffer.
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
@@ -92,7 +91,7 @@ def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> 
         for names, digest in zip(names_at.values(), found, strict=True)
         for name in names
     }
-    return WeightDigest(digests, num_bytes=sum(tensor.nbytes for tensor in distinct))
+    return WeightDigest(digests)
 
 
 def weight_fingerprint(model: nn.Module) -> str:

@@ -5,7 +5,6 @@ and ``end`` it refuses to generate. ``end`` is called only after the digest of w
 be served, so after any failure it refuses to generate until a publish succeeds.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,18 +52,14 @@ class WeightSink(Protocol):
 class Published:
     """A publish that succeeded."""
 
-    version: int
-    """The trainer's."""
     version_served: int
-    """The version that tokens are marked with from here on: ``version`` minus the lag."""
+    """The version that tokens are marked with from here on: the trainer's minus the lag."""
     digest: WeightDigest
     """Of what the engine reads, which may be rounded; ``WeightVersions`` has the digest before rounding."""
     fingerprint: str
     """``WeightDigest.hex`` of the trainer's weights, as a checkpoint keeps it. An older served version has another one."""
     is_shared: bool
     """Engine and trainer read one storage: one digest covers both, and nothing was copied."""
-    seconds: float
-    """For copying, digesting and comparing."""
 
 
 class Publisher:
@@ -82,7 +77,6 @@ class Publisher:
             WeightSyncError: the two sides differ (names the tensors), or one version has two sets of weights. After this and
                 any other exception the sink refuses to generate until a publish succeeds.
         """
-        began_s = time.perf_counter()
         self._sink.begin_weight_update()
         served = self._source.take(version)
         digest, is_shared = self._transfer(served)
@@ -92,12 +86,10 @@ class Publisher:
         self._versions.record(served, origin.hex)
         self._sink.end_weight_update(served)
         return Published(
-            version=version,
             version_served=served,
             digest=digest,
             fingerprint=trained.hex,
             is_shared=is_shared,
-            seconds=time.perf_counter() - began_s,
         )
 
     def _transfer(self, served: int) -> tuple[WeightDigest, bool]:

@@ -41,7 +41,7 @@ def test_shared_weights_are_a_new_number_and_one_digest():
     for version in (0, 1):
         randomize(model, version)
         published = publisher.publish(version)
-        assert (published.version, published.version_served) == (version, version)
+        assert published.version_served == version
         assert published.is_shared
         assert published.digest.hex == published.fingerprint == weight_fingerprint(model)
         assert versions.digest_of(version) == published.fingerprint
@@ -97,7 +97,7 @@ def test_a_lag_serves_the_weights_of_that_many_versions_before(lag):
         digests[version] = weight_fingerprint(model)
         published = publisher.publish(version)
         served = max(0, version - lag)
-        assert (published.version, published.version_served) == (version, served)
+        assert published.version_served == served
         assert published.fingerprint == digests[version]
         assert published.digest.hex == engine.digest().hex == digests[served]
         (output,) = engine.generate([request()])
