@@ -85,14 +85,14 @@ def plan_step(
         values_S=score("values", who.is_kept_B) if isinstance(loss, PPOLossConfig) else None,
     )
     advantages = decide_advantages(tokens, scored, loss)
-    trains_policy = not _is_critic_alone(loss, step_number)
+    is_critic_alone = isinstance(loss, PPOLossConfig) and step_number < loss.critic.warmup_steps
     pairs_P2 = _all_pairs(tokens) if isinstance(loss, DPOLossConfig) else None
     return StepPlan(
         step_number=step_number,
         tokens=tokens,
         denominator_B=_denominators(tokens, loss, pairs_P2),
         leaf_B=leaf_B,
-        learns_B=_learners(tokens, advantages, leaf_B, loss) & trains_policy,
+        learns_B=_learners(tokens, advantages, leaf_B, loss) & (not is_critic_alone),
         advantages=advantages,
         old=old,
         ref_log_probs_S=scored.reference_S,
@@ -100,18 +100,13 @@ def plan_step(
         corrections=_correct(tokens, old, corrections),
         off_policy_kl=corrections.off_policy_kl,
         pairs_P2=pairs_P2,
-        trains_policy=trains_policy,
+        trains_policy=not is_critic_alone,
     )
 
 
 def _leaves(tokens: StepTokens) -> np.ndarray:
     number_of = {name: n for n, name in enumerate(dict.fromkeys(tokens.group_ids))}
     return np.array([number_of[group_id] for group_id in tokens.group_ids])
-
-
-def _is_critic_alone(loss: LossConfig, step_number: int) -> bool:
-    """Whether this step (from 0) trains the critic and leaves the policy as it is."""
-    return isinstance(loss, PPOLossConfig) and step_number < loss.critic.warmup_steps
 
 
 def _learners(
@@ -122,8 +117,7 @@ def _learners(
     if not is_gradient_from_advantage(loss):
         return kept_B
     is_nonzero_S = tokens.trains_S & (advantages.column_S != 0)
-    has_signal_B = [bool(nonzero.any()) for nonzero in tokens.index.split(is_nonzero_S)]
-    return kept_B & np.isin(leaf_B, leaf_B[has_signal_B])
+    return kept_B & np.isin(leaf_B, leaf_B[tokens.sample_S[is_nonzero_S]])
 
 
 def _correct(
