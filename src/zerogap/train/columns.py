@@ -4,7 +4,7 @@ Letters: S all tokens of all samples, R targets of a micro-batch.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -67,9 +67,11 @@ class StepMeter:
         """Announce the micro-batches that are still to come in a phase; a later call corrects it."""
         self._total[phase] = self._done[phase] + sum(batch.num_rows for batch in batches)
 
-    def advance(self, phase: Phase, batch: MicroBatch) -> None:
-        """Count a finished micro-batch and report the progress."""
-        self._done[phase] += batch.num_rows
-        if self.on_progress is not None:
-            done, total = self._done.total(), sum(self._total.values())
-            self.on_progress(TrainProgress(phase, done, total))
+    def counted(self, phase: Phase, batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
+        """These micro-batches; each is counted and reported when the next one is taken, since it is done then."""
+        for batch in batches:
+            yield batch
+            self._done[phase] += batch.num_rows
+            if self.on_progress is not None:
+                done, total = self._done.total(), sum(self._total.values())
+                self.on_progress(TrainProgress(phase, done, total))

@@ -119,14 +119,13 @@ class Critic:
         compute = replace(compute, adds_to_grad=True)
         total, is_clipped_S = 0.0, np.zeros(len(plan.tokens.trains_S), bool)
         with meter.spans.span("critic"):
-            for batch in batches:
+            for batch in meter.counted("critic", batches):
                 slots_R = plan.tokens.index.slots(batch)
                 values_R = self.model(batch, compute=compute, recompute=self._train.recompute)
                 formula = partial(self._loss, plan, batch, slots_R, is_clipped_S)
                 loss, gradients = loss_and_gradients(formula, [values_R])
                 backward([values_R], gradients)
                 total += loss
-                meter.advance("critic", batch)
             learning_rate = learning_rate_at(
                 plan.step_number,
                 peak=self._config.learning_rate,

@@ -3,7 +3,7 @@
 B samples, S all their tokens, R targets of a micro-batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,12 +44,8 @@ class Passes:
         if phase != "old":
             # An estimate of the updates' rows, until they are packed.
             meter.expect("update", batches)
-        column_S = index.new_column()
         with meter.spans.span(phase):
-            for batch, found_R in self._found(phase, batches, samples):
-                column_S[index.slots(batch)] = found_R
-                meter.advance(phase, batch)
-        return column_S
+            return index.column(self._found(phase, meter.counted(phase, batches), samples))
 
     def pack_updates(self, plan: StepPlan, meter: StepMeter) -> list[UpdateBatches]:
         """The micro-batches of each update."""
@@ -76,7 +72,7 @@ class Passes:
             )
 
     def _found(
-        self, phase: Phase, batches: Sequence[MicroBatch], samples: Sequence[Sample]
+        self, phase: Phase, batches: Iterable[MicroBatch], samples: Sequence[Sample]
     ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
         """Each micro-batch with the log-probs or values of its targets, float32 [R]."""
         if phase == "values":

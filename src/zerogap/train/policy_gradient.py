@@ -51,17 +51,15 @@ class PolicyGradient:
 
     def _accumulate(self, batches: UpdateBatches, *, is_first: bool) -> float:
         total = 0.0
-        for batch in batches.without_gradient:
+        for batch in self._meter.counted("update", batches.without_gradient):
             with torch.no_grad():
                 loss, _, _ = self._forward(batch, is_first=is_first)
             total += loss
-            self._meter.advance("update", batch)
-        for batch in batches.with_gradient:
+        for batch in self._meter.counted("update", batches.with_gradient):
             loss, outputs, gradients = self._forward(batch, is_first=is_first)
             with self._meter.spans.span("backward"):
                 backward(outputs, gradients)
             total += loss
-            self._meter.advance("update", batch)
         return total
 
     def _accumulate_preferences(
@@ -81,13 +79,12 @@ class PolicyGradient:
 
     def _score(self, batches: UpdateBatches) -> None:
         """Write log-probs under the current weights."""
+        model, samples = self._passes.model, self._plan.samples
+        counted = self._meter.counted("preferences", batches.all)
         with self._meter.spans.span("preferences"):
-            for batch, log_probs_R in scores(
-                self._passes.model, batches.all, self._plan.samples, compute=self._compute
-            ):
+            for batch, log_probs_R in scores(model, counted, samples, compute=self._compute):
                 slots_R = self._plan.tokens.index.slots(batch)
                 self._columns.write(slots_R, {"log_probs_S": log_probs_R})
-                self._meter.advance("preferences", batch)
 
     def _forward(
         self, batch: MicroBatch, *, is_first: bool

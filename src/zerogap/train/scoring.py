@@ -45,7 +45,4 @@ def score_samples(
         share_prompts=share_prompts,
     )
     index = TokenIndex(samples)
-    log_probs_S = index.new_column()
-    for batch, log_probs_R in scores(model, batches, samples, compute=compute):
-        log_probs_S[index.slots(batch)] = log_probs_R
-    return index.split(log_probs_S)
+    return index.split(index.column(scores(model, batches, samples, compute=compute)))

@@ -3,7 +3,7 @@
 Letters: B samples, S all their tokens one after the other, R targets of a micro-batch, T tokens of one sample.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -35,6 +35,13 @@ class TokenIndex:
         """int64 [R]: the slot of each target."""
         start_B = self._end_B - [len(sample) for sample in self._samples]
         return start_B[micro_batch.sample_R] + micro_batch.position_R
+
+    def column(self, found: Iterable[tuple[MicroBatch, np.ndarray]]) -> np.ndarray:
+        """float32 [S]: what was found of the targets of micro-batches; NaN elsewhere."""
+        column_S = self.new_column()
+        for batch, found_R in found:
+            column_S[self.slots(batch)] = found_R
+        return column_S
 
     def split(self, column_S: np.ndarray) -> list[np.ndarray]:
         """One array [T] a sample."""
