@@ -138,7 +138,7 @@ class NativeTrainer:
         """See ``Trainer``."""
         updates = self._begin(plan, on_progress)
         columns, meter, learning_rate = StepColumns(plan), self._meter, self._learning_rate()
-        gradient = self._gradient_of(plan, columns)
+        gradient = PolicyGradient(self._passes, self._loss, plan, columns, meter)
         losses, grad_norms, critic_updates, audit = [], [], [], plan.old.audit
         for number, batches in enumerate(updates):
             self._optimizer.zero_grad()
@@ -177,9 +177,10 @@ class NativeTrainer:
         """See ``Trainer``."""
         first, *_ = self._begin(plan, on_progress)
         self._optimizer.zero_grad()
-        loss = self._gradient_of(plan, StepColumns(plan)).accumulate(0, first)
+        columns = StepColumns(plan)
+        gradient = PolicyGradient(self._passes, self._loss, plan, columns, self._meter)
         return StepGradient(
-            loss=loss,
+            loss=gradient.accumulate(0, first),
             grad_norm=self._optimizer.grad_norm(),
             tensors=self._optimizer.gradients(),
             num_updates=plan.num_updates,
@@ -264,9 +265,6 @@ class NativeTrainer:
         if self.critic is not None:
             meter.expect("critic", batches)
         return updates
-
-    def _gradient_of(self, plan: StepPlan, columns: StepColumns) -> PolicyGradient:
-        return PolicyGradient(self._passes, self._loss, plan, columns, self._meter)
 
     def _settle(self, plan: StepPlan, columns: StepColumns) -> OldLogProbAudit:
         """Audit log-probs taken from the engine against the first update's forward passes, before it is applied."""

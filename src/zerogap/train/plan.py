@@ -67,7 +67,7 @@ class StepPlan:
         return self.tokens.who.update_B == update
 
     def pairs_of(self, update: int) -> np.ndarray:
-        """int64 [P, 2]: the pairs of an update."""
+        """int64 [P, 2]: the pairs of an update that are in this plan, or in this process's share of it."""
         assert self.pairs_P2 is not None, "a loss that compares answers has pairs"
         return self.pairs_P2[self.is_member_B(update)[self.pairs_P2[:, 0]]]
 
