@@ -157,7 +157,7 @@ def test_a_step_without_an_engine_has_no_gap():
 
 
 def test_a_critic_warms_up_alone_and_then_the_policy_learns():
-    case = Case(PPOLossConfig(kind="ppo", critic=CriticConfig(warmup_steps=2, learning_rate=1e-2)))
+    case = Case(PPOLossConfig(kind="ppo", critic=CriticConfig(warmup_steps=2, learning_rate=1e-3)))
     trainer = trainer_of(case, learning_rate=1e-2, weight_decay=0.1, updates_per_step=2)
     samples = samples_for(case.loss)
     policy, values = weights_of(trainer.model), weights_of(trainer.critic.model)
