@@ -31,7 +31,7 @@ def copy_weights(weights: Iterable[tuple[str, Tensor]], into: NamedWeights) -> N
             msg = f"weights: {name} {what} the target of {len(into)} tensors ({named(into)}); send each of its tensors once, by these names"
             raise WeightSyncError(msg)
         if (target.shape, target.dtype) != (tensor.shape, tensor.dtype):
-            msg = f"weights: {name} is {describe(tensor)}, but {describe(target)} in the target: the two models differ; build both from one config and dtype"
+            msg = f"weights: {name} is {describe(tensor)}, and {describe(target)} in the target: the two models differ; build both from one config and dtype"
             raise WeightSyncError(msg)
         target.copy_(tensor)
         written.add(name)
