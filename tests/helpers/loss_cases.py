@@ -78,7 +78,7 @@ CASES = {
 
 
 def samples_for(loss: LossConfig) -> list[Sample]:
-    """Nine records of three prompts: sampled near the policy (0.2 nats off), or reference answers, preferred or not."""
+    """Nine samples of three prompts: sampled near the policy (0.2 nats off), or reference answers, preferred or not."""
     samples = rewarded(make_groups(3, 3, seed=3), seed=1)
     if not loss.trains_on_completions:
         return [as_reference_answer(s, reward=float(i % 3 == 0)) for i, s in enumerate(samples)]

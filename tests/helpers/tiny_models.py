@@ -86,3 +86,8 @@ def load_transformers_model(folder: Path) -> torch.nn.Module:
         folder, dtype=torch.float32, attn_implementation="eager"
     )
     return model.eval()
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of each parameter, by name."""
+    return {name: p.detach().clone() for name, p in model.named_parameters()}

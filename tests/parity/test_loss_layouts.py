@@ -90,7 +90,7 @@ def test_preferences_of_another_update_would_be_noticed(monkeypatch):
     honest = policy_gradient_module.weigh_preferences
 
     def stale(plan, log_probs_S, update, loss):
-        return honest(plan, log_probs_S + 0.01 * (plan.tokens.record_S % 2), update, loss)
+        return honest(plan, log_probs_S + 0.01 * (plan.tokens.sample_S % 2), update, loss)
 
     monkeypatch.setattr(policy_gradient_module, "weigh_preferences", stale)
     with planted_fault("sums of other weights"):

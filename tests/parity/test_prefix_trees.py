@@ -12,7 +12,7 @@ from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
-from zerogap.train import packing as packing_module
+from zerogap.train import passes as passes_module
 
 ROOMY = 10_000
 
@@ -86,7 +86,7 @@ def test_temperatures_that_differ_within_a_group_are_kept_apart():
 
 
 def with_faulty_packing(monkeypatch, fault):
-    honest = packing_module.pack
+    honest = passes_module.pack
 
     def faulty(*args, share_prompts, **kwargs):
         batches = honest(*args, share_prompts=share_prompts, **kwargs)
@@ -94,7 +94,7 @@ def with_faulty_packing(monkeypatch, fault):
             fault(batch)
         return batches
 
-    monkeypatch.setattr(packing_module, "pack", faulty)
+    monkeypatch.setattr(passes_module, "pack", faulty)
 
 
 def test_a_branch_that_reads_another_branchs_key_would_be_noticed(monkeypatch):

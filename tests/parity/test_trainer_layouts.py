@@ -20,7 +20,7 @@ from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
-from zerogap.train import packing as packing_module
+from zerogap.train import passes as passes_module
 from zerogap.train import planning as planning_module
 from zerogap.train.forward import PackedAttention
 
@@ -240,7 +240,7 @@ def check_gradient(case, gradient, expected):
 
 
 def with_faulty_packing(monkeypatch, fault):
-    honest = packing_module.pack
+    honest = passes_module.pack
 
     def faulty(*args, **kwargs):
         batches = honest(*args, **kwargs)
@@ -248,7 +248,7 @@ def with_faulty_packing(monkeypatch, fault):
             fault(batch)
         return batches
 
-    monkeypatch.setattr(packing_module, "pack", faulty)
+    monkeypatch.setattr(passes_module, "pack", faulty)
 
 
 def test_a_row_that_sees_a_sibling_would_be_noticed(monkeypatch):

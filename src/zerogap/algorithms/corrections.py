@@ -7,7 +7,7 @@
 
     weight      truncate min(w, high), clip clamp(w, low, high); optionally divided by its mean over the train batch
                 (truncated importance sampling, Espeholt et al., https://arxiv.org/abs/1802.01561, section 4.1)
-    mask        drop what has w outside [low, high]: tokens at level "token", whole samples at the others
+    mask        drop tokens (at the other levels: whole samples) whose w is outside [low, high]
                 (masked importance sampling; IcePop, https://arxiv.org/abs/2510.18855)
     veto        drop a sample if one of its tokens has w below a bound
 

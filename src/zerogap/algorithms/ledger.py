@@ -29,7 +29,7 @@ from zerogap.errors import NumericsError
 from zerogap.obs import GAP_SOURCES
 
 REPLAYED = ("tokens",)
-"""Sources that a replay closes for the loss: it gets the sampled ids and never re-encoded text."""
+"""Sources that a replay closes for the loss: the loss gets the sampled ids, never re-encoded text."""
 
 _FLOAT32_EPSILON = 2.0**-23
 

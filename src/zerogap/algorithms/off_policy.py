@@ -1,4 +1,4 @@
-"""Off-policy sequence mask: samples that are already unlikely are not pushed down further. T tokens."""
+"""Off-policy sequence mask: samples that have already become unlikely are not pushed down further. T tokens."""
 
 from collections.abc import Callable
 
@@ -22,8 +22,8 @@ def off_policy_keep(
 ) -> Bool[Tensor, "T"]:
     """False at tokens with A < 0 whose sample has a mean of old - current log-prob above ``max_kl`` nats.
 
-    DeepSeek-V3.2, https://arxiv.org/abs/2512.02556, section 3.1. With one advantage a sample the whole sample goes.
-    The mean is over the sample's trainable tokens; in the first update it is 0 if ``old_log_probs_T`` are the trainer's.
+    DeepSeek-V3.2, https://arxiv.org/abs/2512.02556, section 3.1. With one advantage a sample, the whole sample is dropped.
+    The mean is over the sample's trainable tokens; in the first update it is 0 if ``old_log_probs_T`` are the trainer's own.
     The paper uses the engine's log-probs instead, which adds the gap to the measure. All of a sample's trainable tokens
     (``sample_len_T``) must be in the micro-batch.
 

@@ -141,8 +141,8 @@ def reinforce_surrogate(
 ) -> Surrogate:
     """-r A, without bounds (RLOO, https://arxiv.org/abs/2402.14740, with its advantages over several updates).
 
-    In the first update r is 1 and the gradient is that of -A log_prob. In later ones the samples are the old policy's;
-    r corrects for a token's probability, not for that of what precedes it, and has no bound: few updates a step.
+    In the first update r is 1 and the gradient equals that of -A log_prob. In later ones the samples are the old policy's;
+    r corrects for a token's probability, not for its prefix's, and has no bound: make few updates a step.
     """
     log_ratio_T, _ = _log_ratios(log_probs_T, old_log_probs_T, loss_mask_T, name_token)
     advantages_T = require_finite(advantages_T.detach(), loss_mask_T, "advantage", name_token)

@@ -71,8 +71,8 @@ def reinforce_pp_advantages(
     """Undiscounted returns of ``token_rewards``, normalised over all trainable tokens of the train batch.
 
     REINFORCE++, https://arxiv.org/abs/2501.03262: reward minus the KL penalties still to come, then the global batch's mean
-    and standard deviation. For the baseline variant, put ``group_advantages(..., normalize_std=False)`` in as the rewards:
-    the group's mean goes first, then the batch's standard deviation.
+    and standard deviation. For the baseline variant, pass ``group_advantages(..., normalize_std=False)`` as the rewards:
+    they have the group's mean subtracted before the batch's statistics apply.
     """
     returns_S = returns_to_go(rewards_S, loss_mask_S, sample_S, name_token=name_token)
     return normalized_over_tokens(returns_S, loss_mask_S, name_token=name_token)
@@ -112,7 +112,7 @@ def gae_advantages(
         loss_mask_S: trainable tokens; the other slots may hold anything.
         sample_S: index of each token's sample.
         discount: of the next trainable token's value (gamma).
-        gae_lambda: 0 trusts the critic's next value, 1 the rewards that came.
+        gae_lambda: 0 trusts only the critic's next value, 1 only the rewards.
         name_token: name of token s in errors.
     """
     rewards_S = finite_column(rewards_S, loss_mask_S, "reward", name_token)

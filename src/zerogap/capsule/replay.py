@@ -136,4 +136,4 @@ def _policy(capsule: Capsule, section: ModelSection, *, seed: int) -> Policy:
 
 
 def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    return WeightDigest(then, num_bytes=0).differences(WeightDigest(now, num_bytes=0))
+    return WeightDigest(then).differences(WeightDigest(now))

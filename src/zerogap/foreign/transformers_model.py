@@ -49,12 +49,12 @@ def write_weights(
 
 def digest_parameters(model: nn.Module, config: ModelConfig) -> WeightDigest:
     """Digest of transformers' weights in fp32, joined into our tensors one after the other."""
-    theirs, digests, num_bytes = dict(model.named_parameters()), {}, 0
-    for name, places in _parts(config).items():
-        tensor = torch.cat([theirs[rows.hf_name].detach().float() for rows in places])
-        digests[name] = digest_tensor(tensor)
-        num_bytes += tensor.nbytes
-    return WeightDigest(digests, num_bytes=num_bytes)
+    theirs = dict(model.named_parameters())
+    digests = {
+        name: digest_tensor(torch.cat([theirs[rows.hf_name].detach().float() for rows in places]))
+        for name, places in _parts(config).items()
+    }
+    return WeightDigest(digests)
 
 
 def _parts(config: ModelConfig) -> dict[str, list[TensorRows]]:

@@ -1,8 +1,8 @@
 """From samples to new weights: packing, forward and backward over micro-batches, AdamW.
 
-In: scored samples. Out: a plan of the step, which knows no processes; then the model's weights changed in place, and what
-the step measured, the gap to the engine included. How samples are packed, split and shared changes speed and memory,
-never the gradient. It never samples and never scores a reward.
+In: samples with rewards. Out: a plan of the step, which does not depend on the number of processes; then the model's
+weights, updated in place, and the step's metrics, including the gap to the engine. How samples are packed, split and
+shared changes speed and memory, never the gradient. This room never samples and never computes a reward.
 """
 
 from zerogap.train.metrics import (

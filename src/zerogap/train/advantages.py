@@ -1,4 +1,4 @@
-"""What each token of a step is worth, decided over the whole train batch before the first update.
+"""Advantages of all tokens of a step, computed over the whole train batch before the first update.
 
 B samples, S all their tokens.
 """
@@ -39,34 +39,34 @@ from zerogap.train.tokens import StepTokens
 
 @dataclass(frozen=True, eq=False)
 class Advantages:
-    """Of the tokens of all samples."""
+    """Advantages of the tokens of all samples, and what comes with them."""
 
     column_S: np.ndarray
-    """float64 [S]; NaN where nothing trains, unless a whole sample has one advantage."""
+    """float64 [S]; NaN at tokens that do not train, unless each sample has a single advantage, which all its tokens get."""
     groups: GroupAdvantages | None = None
-    """What was found out about the groups, where they were compared."""
+    """Statistics of the groups, where the loss compares within them."""
     returns_S: np.ndarray | None = None
-    """float64 [S]: what a critic is regressed on."""
+    """float64 [S]: the critic's regression targets."""
     teacher_kl_S: np.ndarray | None = None
-    """float32 [S]: of the KL to the teacher, where it is the advantage; NaN where nothing trains."""
+    """float32 [S]: estimate of the KL to the teacher, where it gives the advantage; NaN at tokens that do not train."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scored:
-    """What was computed of a step's tokens before its first update: float32 [S] each, where the loss needs it."""
+    """Results of the forward passes before a step's first update: float32 [S] each; None where the loss needs none."""
 
     old_S: np.ndarray
-    """NaN where the first update's own forward pass will give it."""
+    """NaN where the first update's own forward pass will compute it."""
     reference_S: np.ndarray | None
     teacher_S: np.ndarray | None
     values_S: np.ndarray | None
 
 
 def decide_advantages(step: StepTokens, scored: Scored, loss: LossConfig) -> Advantages:
-    """Advantages of the tokens that train, from rewards and what was computed before the first update.
+    """Advantages of the tokens that train, from rewards and from the forward passes before the first update.
 
-    A token of supervised training has the advantage 1. One of a preference has 0 until its update begins: the weight of
-    its log-prob depends on the policy then. One of a differentiable KL has none and says 0.
+    In supervised training they are 1. With preferences they are 0 until the update begins, because the weight of a log-prob
+    depends on the policy at that point. A differentiable KL has no advantages; the column is 0.
     """
     match loss:
         case GRPOLossConfig() | GSPOLossConfig() | CISPOLossConfig():
@@ -76,7 +76,7 @@ def decide_advantages(step: StepTokens, scored: Scored, loss: LossConfig) -> Adv
         case DAPOLossConfig():
             return _within_groups(step, scored, loss, normalize_std=True)
         case RLOOLossConfig():
-            rewards_B = _rewards_of_records(step, scored, loss)
+            rewards_B = _penalized_rewards(step, scored, loss)
             groups = leave_one_out_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
             return _spread(step, groups)
         case ReinforcePlusPlusLossConfig():
@@ -94,7 +94,7 @@ def decide_advantages(step: StepTokens, scored: Scored, loss: LossConfig) -> Adv
 def _within_groups(
     step: StepTokens, scored: Scored, loss: PolicyLoss, *, normalize_std: bool
 ) -> Advantages:
-    rewards_B = _rewards_of_records(step, scored, loss)
+    rewards_B = _penalized_rewards(step, scored, loss)
     groups = group_advantages(
         rewards_B, step.group_ids, step.who.is_kept_B, normalize_std=normalize_std
     )
@@ -113,9 +113,9 @@ def _over_the_batch(
         groups = group_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
         rewards_B = groups.advantages
     penalties_S = _penalties(step, scored, loss)
-    rewards_S = token_rewards(rewards_B, step.trains_S, step.record_S, penalties_S=penalties_S)
+    rewards_S = token_rewards(rewards_B, step.trains_S, step.sample_S, penalties_S=penalties_S)
     column_S = reinforce_pp_advantages(
-        rewards_S, step.trains_S, step.record_S, name_token=step.index.name
+        rewards_S, step.trains_S, step.sample_S, name_token=step.index.name
     )
     return Advantages(np.where(step.trains_S, column_S, np.nan), groups)
 
@@ -123,12 +123,12 @@ def _over_the_batch(
 def _from_values(step: StepTokens, scored: Scored, loss: PPOLossConfig) -> Advantages:
     assert scored.values_S is not None, "ppo has a critic"
     penalties_S = _penalties(step, scored, loss)
-    rewards_S = token_rewards(step.rewards_B, step.trains_S, step.record_S, penalties_S=penalties_S)
+    rewards_S = token_rewards(step.rewards_B, step.trains_S, step.sample_S, penalties_S=penalties_S)
     found = gae_advantages(
         rewards_S,
         scored.values_S,
         step.trains_S,
-        step.record_S,
+        step.sample_S,
         discount=loss.discount,
         gae_lambda=loss.gae_lambda,
         name_token=step.index.name,
@@ -148,18 +148,18 @@ def _from_teacher(step: StepTokens, scored: Scored) -> Advantages:
     return Advantages(column_S, teacher_kl_S=(-column_S).astype(np.float32))
 
 
-def _rewards_of_records(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray:
-    """float64 [B]: each reward, less what the KL takes off all of the record's tokens."""
+def _penalized_rewards(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray:
+    """float64 [B]: each reward minus the KL penalties of the sample's tokens."""
     penalties_S = _penalties(step, scored, loss)
     if penalties_S is None:
         return step.rewards_B
     return step.rewards_B - sample_sums(
-        penalties_S, step.trains_S, step.record_S, num_samples=len(step.samples), what="penalty"
+        penalties_S, step.trains_S, step.sample_S, num_samples=len(step.samples), what="penalty"
     )
 
 
 def _penalties(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray | None:
-    """float64 [S]: what the KL takes off the reward of each token; None where it is in the loss, or nowhere."""
+    """float64 [S]: the KL penalty on each token's reward; None if the KL is in the loss or there is none."""
     if loss.kl.kind == "none" or loss.kl.place != "reward":
         return None
     assert scored.reference_S is not None, "a KL penalty has a reference"

@@ -1,7 +1,7 @@
-"""Which rows are computed together: trees cut where it costs least, then dealt out evenly.
+"""Which rows are computed together: trees are cut where it costs least, and the parts are dealt out evenly.
 
-A micro-batch's time is proportional to its rows from a few hundred on, and its memory always is. So a group is cut only if it
-must be, and micro-batches are as few as they can be and then of equal size, rather than full.
+From a few hundred rows on, a micro-batch's time is proportional to its rows; its memory always is. So a group is cut only
+if it has to be, and there are as few micro-batches as possible, of equal size rather than full.
 """
 
 import heapq
@@ -20,21 +20,21 @@ class Bundle:
     """Neighbouring branches of one group, computed together."""
 
     branches: tuple[Branch, ...]
-    """The first one shares nothing: its rows are computed here."""
+    """The first one shares nothing: all of its rows are computed here."""
     num_repeated: int
-    """Rows among these that another bundle of the group computes as well."""
+    """Rows among these that another bundle of the group also computes."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of all branches, each distinct prefix once."""
+        """Rows of all branches, each shared row counted once."""
         return sum(branch.num_own for branch in self.branches)
 
 
 def cut(branches: Sequence[Branch], max_rows: int) -> list[Bundle]:
-    """A group's tree in parts of at most ``max_rows``: fewest rows in all, then the most even sizes.
+    """Cut a group's tree into parts of at most ``max_rows``: fewest rows in total, then the most even sizes.
 
-    A branch that is longer by itself is a part of its own. Branches keep their order, so a part costs its first
-    branch whole and of the others what they add.
+    A branch that is longer than that is a part of its own. Branches keep their order, so a part costs all rows of its
+    first branch, and the rows that each other branch adds.
     """
     num_branches = len(branches)
     num_rows_N = np.array([branch.num_rows for branch in branches], np.float64)
@@ -44,7 +44,7 @@ def cut(branches: Sequence[Branch], max_rows: int) -> list[Bundle]:
     # rows(i, j) of the part [i, j) = first_N[i] + done_N[j]
     done_N = np.concatenate([[0.0], np.cumsum(own_N)])
     first_N = num_rows_N - done_N[1:]
-    # Squares decide between cuts of equally many rows only: all of them together weigh less than one row.
+    # Squares only break ties between cuts with equally many rows: together they weigh less than one row.
     evenness = 0.5 / (num_branches * max(max_rows, num_rows_N.max()) ** 2)
     cost_N, begin_N = np.zeros(num_branches + 1), np.zeros(num_branches + 1, np.int64)
     for j in range(1, num_branches + 1):
@@ -64,20 +64,20 @@ def cut(branches: Sequence[Branch], max_rows: int) -> list[Bundle]:
 
 
 def deal(bundles: Sequence[Bundle], max_rows: int) -> list[list[Bundle]]:
-    """Bundles of each micro-batch: as many as best fit needs, of sizes as equal as dealing the largest first gives.
+    """The bundles of each micro-batch: as many micro-batches as best fit needs, dealt the largest bundle first to be even.
 
-    Ties keep the order of ``bundles``, so the result is a function of the input.
+    Ties keep the order of ``bundles``, so the result depends only on the input.
     """
     ordered = sorted(bundles, key=lambda bundle: -bundle.num_rows)
     fitted = _best_fit(ordered, max_rows)
     dealt = _even(ordered, len(fitted))
-    # Dealing evenly may overfill a micro-batch where best fit closes one to the last row.
-    fits = all(len(bin_) == 1 or _num_rows(bin_) <= max_rows for bin_ in dealt)
-    return dealt if fits else fitted
+    # Even dealing may overfill a micro-batch where best fit fills one exactly.
+    fits = (len(bin_) == 1 or sum(b.num_rows for b in bin_) <= max_rows for bin_ in dealt)
+    return dealt if all(fits) else fitted
 
 
 def _best_fit(ordered: Sequence[Bundle], max_rows: int) -> list[list[Bundle]]:
-    """Each into the fullest bin that has room."""
+    """Put each bundle into the fullest bin that has room."""
     bins: list[list[Bundle]] = []
     room: list[tuple[int, int]] = []  # (free rows, bin), ascending
     for bundle in ordered:
@@ -92,7 +92,7 @@ def _best_fit(ordered: Sequence[Bundle], max_rows: int) -> list[list[Bundle]]:
 
 
 def _even(ordered: Sequence[Bundle], num_bins: int) -> list[list[Bundle]]:
-    """Each into the emptiest of ``num_bins``."""
+    """Put each bundle into the emptiest of ``num_bins`` bins."""
     bins: list[list[Bundle]] = [[] for _ in range(num_bins)]
     filled = [(0, b) for b in range(num_bins)]
     for bundle in ordered:
@@ -100,7 +100,3 @@ def _even(ordered: Sequence[Bundle], num_bins: int) -> list[list[Bundle]]:
         bins[at].append(bundle)
         heapq.heapreplace(filled, (num_rows + bundle.num_rows, at))
     return bins
-
-
-def _num_rows(bundles: Sequence[Bundle]) -> int:
-    return sum(bundle.num_rows for bundle in bundles)

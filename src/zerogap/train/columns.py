@@ -1,10 +1,10 @@
-"""What a step finds while it is carried out, and the time that it takes.
+"""What a step computes while it runs, and the time that it takes.
 
 Letters: S all tokens of all samples, R targets of a micro-batch.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,18 +15,18 @@ from zerogap.train.plan import StepPlan
 
 
 class StepColumns:
-    """Per token: NaN (or False) where nothing was computed. Owned by the trainer's step, and changed by its methods alone."""
+    """Per token; NaN (or False) where nothing was computed. The trainer's step owns it and changes it by these methods only."""
 
     def __init__(self, plan: StepPlan) -> None:
         new = plan.tokens.index.new_column
         self.own_log_probs_S = plan.old.own_S.copy()
         """The policy's at the start of the step, where this trainer computed them."""
         self.old_log_probs_S = plan.old.old_S.copy()
-        """What the policy ratio is taken against: the same, or the engine's."""
+        """Those that the policy ratio divides by: the same, or the engine's."""
         self.advantages_S = plan.advantages.column_S.copy()
-        """The plan's; a preference's are written when its update begins."""
+        """The plan's; those of preferences are written when their update begins."""
         self.log_probs_S = new()
-        """The policy's at each token's update."""
+        """The policy's, at the update that trains the token."""
         self.entropy_S = new()
         self.kl_S = new()
         """Estimate of the KL to the reference."""
@@ -35,24 +35,23 @@ class StepColumns:
         """Estimate of the KL to the teacher."""
         self.is_clipped_S = np.zeros(len(self.log_probs_S), bool)
         self.has_left_S = np.zeros(len(self.log_probs_S), bool)
-        """Dropped in its update, since the policy has left its record already."""
+        """Tokens that their update dropped, because the policy had moved too far from their sample."""
 
     def write(self, slots_R: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
-        """Values at some slots, by column."""
+        """Write values at these slots, by column."""
         for name, values_R in found.items():
             getattr(self, name)[slots_R] = values_R
 
     def begin_at(self, slots_R: np.ndarray) -> None:
-        """No weight has moved yet: the log-probs just computed are those of the start of the step."""
+        """Keep the log-probs just computed as those of the start of the step: no weight has changed yet."""
         self.own_log_probs_S[slots_R] = self.log_probs_S[slots_R]
         old_R = self.old_log_probs_S[slots_R]
         self.old_log_probs_S[slots_R] = np.where(np.isnan(old_R), self.log_probs_S[slots_R], old_R)
 
     def replace_old(self, column_S: np.ndarray) -> None:
-        """Log-probs of the start of the step that were computed after all, where ``column_S`` has them."""
-        slots = np.flatnonzero(~np.isnan(column_S))
-        found = {"own_log_probs_S": column_S[slots], "old_log_probs_S": column_S[slots]}
-        self.write(slots, found)
+        """Replace log-probs of the start of the step by computed ones, where ``column_S`` has them."""
+        for own_S in (self.own_log_probs_S, self.old_log_probs_S):
+            np.copyto(own_S, column_S, where=~np.isnan(column_S))
 
 
 class StepMeter:
@@ -65,12 +64,14 @@ class StepMeter:
         self._total: dict[Phase, int] = {}
 
     def expect(self, phase: Phase, batches: Sequence[MicroBatch]) -> None:
-        """Announce what is still to come of a phase: for the first time, or since more is known now."""
+        """Announce the micro-batches that are still to come in a phase; a later call corrects it."""
         self._total[phase] = self._done[phase] + sum(batch.num_rows for batch in batches)
 
-    def advance(self, phase: Phase, batch: MicroBatch) -> None:
-        """Count a finished micro-batch and tell the caller."""
-        self._done[phase] += batch.num_rows
-        if self.on_progress is not None:
-            done, total = self._done.total(), sum(self._total.values())
-            self.on_progress(TrainProgress(phase, done, total))
+    def counted(self, phase: Phase, batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
+        """These micro-batches; each is counted and reported when the next one is taken, since it is done then."""
+        for batch in batches:
+            yield batch
+            self._done[phase] += batch.num_rows
+            if self.on_progress is not None:
+                done, total = self._done.total(), sum(self._total.values())
+                self.on_progress(TrainProgress(phase, done, total))

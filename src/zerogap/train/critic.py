@@ -1,7 +1,7 @@
-"""A second model that learns what a state is worth: the critic of PPO.
+"""The critic of PPO: a second model, which learns the value of each state.
 
-A trunk that starts as a copy of the policy, and a value head of zeros: at first every value is 0, so the first advantages are
-plain returns. The value of a token is that of the state before it is drawn, so it comes from the row that predicts the token.
+Its trunk starts as a copy of the policy and its value head as zeros: at first every value is 0, so the first advantages are
+plain returns. A token's value belongs to the state before the token is drawn, so the row that predicts the token gives it.
 R targets of a micro-batch, D model dim.
 """
 
@@ -17,13 +17,18 @@ from torch import Tensor, nn
 from zerogap.algorithms import reduce_loss, value_surrogate
 from zerogap.config.loss import CriticConfig
 from zerogap.config.train import TrainConfig
-from zerogap.errors import CheckpointError
 from zerogap.kernels import PLAIN, Compute, linear, to_device, to_host
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
 from zerogap.train.forward import hidden_rows
-from zerogap.train.host_loss import hand_back, loss_and_gradients
-from zerogap.train.optimizer import Optimizer, learning_rate_at
+from zerogap.train.host_loss import backward, loss_and_gradients
+from zerogap.train.optimizer import (
+    Optimizer,
+    check_state,
+    learning_rate_at,
+    with_prefix,
+    without_prefix,
+)
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
 from zerogap.weights import trained_weights
@@ -32,13 +37,13 @@ _MODEL, _OPTIMIZER = "model.", "optimizer."
 
 
 class ValueModel(nn.Module):
-    """One number a row."""
+    """A trunk and a head that gives one number for each row."""
 
     def __init__(self, policy: CausalLM) -> None:
         super().__init__()
         self.trunk = copy.deepcopy(policy)
         if not policy.config.tie_word_embeddings:
-            # Nothing asks it for a token: no memory for a head, its gradient and two moments.
+            # It predicts no tokens, so a head would waste memory on weights, gradient and two moments.
             del self.trunk.lm_head
         self.value_head = nn.Parameter(torch.zeros(policy.config.hidden_size, device=policy.device))
         """[D]"""
@@ -48,7 +53,7 @@ class ValueModel(nn.Module):
     ) -> Tensor:
         """float32 [R]: the value before each target."""
         hidden_TD = hidden_rows(self.trunk, batch, compute=compute, recompute=recompute)
-        # Rows first: a row that predicts several targets has one value.
+        # Compute per row: a row that predicts several targets has one value.
         value_T = linear(hidden_TD, self.value_head[None], compute=compute).squeeze(1)
         return value_T.index_select(0, to_device(batch.source_row_R, value_T.device))
 
@@ -61,19 +66,19 @@ class CriticUpdate:
     grad_norm: float
     """Before clipping."""
     is_clipped_S: np.ndarray
-    """bool [S]: targets whose value had moved too far to learn more."""
+    """bool [S]: targets whose value was clipped, so that it got no gradient."""
 
 
 class Critic:
     """Owns the value model and its optimizer."""
 
     def __init__(self, policy: CausalLM, config: CriticConfig, train: TrainConfig) -> None:
-        """A critic that knows nothing yet.
+        """A critic whose values are all 0.
 
         Args:
             policy: what its trunk is copied from.
             config: its learning rate and clip.
-            train: how its optimizer averages, clips and decays, and how it is packed: like the policy's.
+            train: settings of its optimizer, warm-up and recomputation; the policy's.
         """
         self._config, self._train = config, train
         self.model = ValueModel(policy)
@@ -102,37 +107,34 @@ class Critic:
         *,
         compute: Compute = PLAIN,
     ) -> CriticUpdate:
-        """One update on the targets of the policy's.
+        """One update, on the targets of the policy's update.
 
         Args:
-            plan: its returns are what is learned.
-            batches: of the update, those without a policy gradient too.
+            plan: its returns are the targets.
+            batches: all micro-batches of the update, including those without a policy gradient.
             meter: gets time and progress.
-            compute: how.
+            compute: how the passes compute.
         """
         self._optimizer.zero_grad()
         compute = replace(compute, adds_to_grad=True)
         total, is_clipped_S = 0.0, np.zeros(len(plan.tokens.trains_S), bool)
         with meter.spans.span("critic"):
-            for batch in batches:
+            for batch in meter.counted("critic", batches):
                 slots_R = plan.tokens.index.slots(batch)
                 values_R = self.model(batch, compute=compute, recompute=self._train.recompute)
                 formula = partial(self._loss, plan, batch, slots_R, is_clipped_S)
                 loss, gradients = loss_and_gradients(formula, [values_R])
-                hand_back([values_R], gradients)
+                backward([values_R], gradients)
                 total += loss
-                meter.advance("critic", batch)
-            norm = self._optimizer.update(self._learning_rate(plan.step_number))
+            learning_rate = learning_rate_at(
+                plan.step_number,
+                peak=self._config.learning_rate,
+                schedule="constant",
+                warmup_steps=self._train.warmup_steps,
+                total_steps=plan.step_number + 1,
+            )
+            norm = self._optimizer.update(learning_rate)
         return CriticUpdate(total, norm, is_clipped_S)
-
-    def _learning_rate(self, step_number: int) -> float:
-        return learning_rate_at(
-            step_number,
-            peak=self._config.learning_rate,
-            schedule="constant",
-            warmup_steps=self._train.warmup_steps,
-            total_steps=step_number + 1,
-        )
 
     def _loss(
         self,
@@ -142,10 +144,10 @@ class Critic:
         is_clipped_S: np.ndarray,
         values_R: Tensor,
     ) -> Tensor:
-        """The micro-batch's share of the loss; notes whose value had moved too far."""
+        """The micro-batch's share of the loss; marks clipped targets in ``is_clipped_S``."""
         returns_S, values_S = plan.advantages.returns_S, plan.values_S
-        assert returns_S is not None, "a critic learns from the returns that its values gave"
-        assert values_S is not None, "a critic learns from the returns that its values gave"
+        assert returns_S is not None, "a critic has returns"
+        assert values_S is not None, "a critic has values"
         mask_R = torch.ones(len(slots_R), dtype=torch.bool)
         surrogate = value_surrogate(
             values_R.double(),
@@ -161,25 +163,16 @@ class Critic:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and the number of updates. Views: write or copy them before the next step."""
-        weights = {_MODEL + name: t for name, t in trained_weights(self.model).items()}
-        moments = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
-        return weights | moments
+        weights = with_prefix(_MODEL, trained_weights(self.model))
+        return weights | with_prefix(_OPTIMIZER, self._optimizer.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a ``state_dict``.
+        """Continue from a ``state_dict``.
 
         Raises:
-            CheckpointError: it belongs to another critic, or is none.
+            CheckpointError: it belongs to another critic, or is not a critic's state.
         """
-        given = {n.removeprefix(_MODEL): t for n, t in state.items() if n.startswith(_MODEL)}
-        mine = trained_weights(self.model)
-        wrong = sorted(mine.keys() ^ given.keys())
-        wrong += [name for name in mine.keys() & given.keys() if mine[name].shape != given[name].shape]  # fmt: skip
-        if wrong:
-            msg = f"the critic's state does not belong to this model: {len(wrong)} weights are missing, surplus or of another shape (first: {wrong[0]}); resume with the model and the loss that wrote it"
-            raise CheckpointError(msg)
-        for name, weight in mine.items():
-            weight.copy_(given[name])
-        self._optimizer.load_state_dict(
-            {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
-        )
+        check_state(self.state_dict(), state, "critic")
+        for name, weight in with_prefix(_MODEL, trained_weights(self.model)).items():
+            weight.copy_(state[name])
+        self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))

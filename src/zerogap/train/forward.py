@@ -1,7 +1,7 @@
 """Log-probs of a micro-batch's targets: the one forward pass of the trainer.
 
-The same model, kernels and head as the engine's, over packed rows; a target's log-prob has the same bits in any
-micro-batch. R targets, U different ones, K candidates for a target's place.
+It uses the engine's model, kernels and head, over packed rows; a target's log-prob has the same bits in any micro-batch.
+R targets, U distinct head inputs, K candidates for a target's position.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,28 +28,28 @@ from zerogap.types import Sample, SamplingParams
 
 @dataclass(frozen=True)
 class PackedAttention:
-    """A ``models.Attention`` over rows that are all in this forward pass; keeps nothing between layers."""
+    """A ``models.Attention`` over rows that are all in this forward pass; no KV cache."""
 
     layout: PackedLayout
     scale: float
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor) -> Tensor:
-        """What each row reads, [T, N, H]."""
+        """The attention output of each row, [T, N, H]."""
         return packed_attention(q_TNH, k_TKH, v_TKH, self.layout, scale=self.scale)
 
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """What the head is asked: siblings that go on from one row with one token ask the same, and it is answered once."""
+    """Distinct inputs of the head: siblings that continue one row with the same token share one, which is computed once."""
 
     hidden_UD: Tensor
     """float32 [U, D], with gradient where gradients are enabled."""
     target_U: Tensor
     temperature_U: Tensor
     first_U: Tensor
-    """int64 [U]: a target that asks it."""
+    """int64 [U]: one of the targets that have this input."""
     place_R: Tensor
-    """int64 [R]: which of the U answers each target."""
+    """int64 [R]: which of the U inputs each target has."""
 
 
 def score_micro_batch(
@@ -65,15 +65,15 @@ def score_micro_batch(
     Args:
         model: the policy or a frozen reference.
         micro_batch: rows and targets.
-        samples: what was packed; gives each target its temperature.
-        compute: how.
+        samples: those that were packed; their temperatures scale the logits.
+        compute: how the pass computes.
         recompute: keep only each layer's input for the backward pass.
     """
-    asked = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
+    inputs = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
     log_prob_U, entropy_U = log_probs(
-        asked.hidden_UD, model.head, asked.target_U, asked.temperature_U, compute=compute
+        inputs.hidden_UD, model.head, inputs.target_U, inputs.temperature_U, compute=compute
     )
-    return log_prob_U.index_select(0, asked.place_R), entropy_U.index_select(0, asked.place_R)
+    return log_prob_U.index_select(0, inputs.place_R), entropy_U.index_select(0, inputs.place_R)
 
 
 def score_candidates(
@@ -85,32 +85,26 @@ def score_candidates(
     compute: Compute = PLAIN,
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(log-prob, entropy) of each target as ``score_micro_batch`` gives them, and log-probs [R, K] of candidates for its place.
+    """(log-prob, entropy) of each target, and log-probs [R, K] of candidates for its position.
 
-    All from one pass, with the same bits as ``score_micro_batch``; log-probs have a gradient where gradients are enabled.
+    One pass gives all of them, with the bits of ``score_micro_batch``; log-probs have a gradient where gradients are enabled.
 
-    Args:
-        model: the policy.
-        micro_batch: rows and targets.
-        samples: what was packed.
-        candidates_RK: int64 [R, K] ids; the same for targets that the same row predicts.
-        compute: how.
-        recompute: keep only each layer's input for the backward pass.
+    Arguments as in ``score_micro_batch``; ``candidates_RK`` are int64 ids, equal for targets that one row predicts.
     """
-    asked = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
-    candidates = to_device(candidates_RK, asked.first_U.device).index_select(0, asked.first_U)
-    ids_UK1 = torch.cat([asked.target_U[:, None], candidates], 1)
+    inputs = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
+    candidates = to_device(candidates_RK, inputs.first_U.device).index_select(0, inputs.first_U)
+    ids_UK1 = torch.cat([inputs.target_U[:, None], candidates], 1)
     found_UK1, entropy_U = log_probs_of(
-        asked.hidden_UD, model.head, ids_UK1, asked.temperature_U, compute=compute
+        inputs.hidden_UD, model.head, ids_UK1, inputs.temperature_U, compute=compute
     )
-    found_RK1 = found_UK1.index_select(0, asked.place_R)
-    return found_RK1[:, 0], entropy_U.index_select(0, asked.place_R), found_RK1[:, 1:]
+    found_RK1 = found_UK1.index_select(0, inputs.place_R)
+    return found_RK1[:, 0], entropy_U.index_select(0, inputs.place_R), found_RK1[:, 1:]
 
 
 def hidden_rows(
     model: CausalLM, micro_batch: MicroBatch, *, compute: Compute = PLAIN, recompute: bool = False
 ) -> Tensor:
-    """The model's pass over the rows of a micro-batch, [T, D], where its host arrays go to the model's device."""
+    """The hidden states of a micro-batch's rows, [T, D]; copies its host arrays to the model's device."""
     device = model.device
     return model(
         to_device(micro_batch.token_ids_T, device),
@@ -129,7 +123,7 @@ def forward_to_head(
     compute: Compute = PLAIN,
     recompute: bool = False,
 ) -> HeadInputs:
-    """The model's pass over the rows of a micro-batch, up to the head."""
+    """The model's pass over a micro-batch's rows, up to the head."""
     hidden_TD = hidden_rows(model, micro_batch, compute=compute, recompute=recompute)
     row_R, target_R = micro_batch.source_row_R, micro_batch.target_R
     temperature_R = _temperatures(samples, micro_batch)
@@ -158,19 +152,15 @@ def scores(
 def _distinct(
     row_R: np.ndarray, target_R: np.ndarray, temperature_R: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """See ``Questions``.
-
-    Returns:
-        int64 [U]: one target of each kind, in order; int64 [R]: which of those answers each target.
-    """
+    """``first_U`` and ``place_R`` of ``HeadInputs``."""
     _, temperature_id_R = np.unique(temperature_R, return_inverse=True)
     width, height = int(target_R.max()) + 1, int(temperature_id_R.max()) + 1
-    question_R = (row_R * width + target_R) * height + temperature_id_R
-    _, first_U, place_R = np.unique(question_R, return_index=True, return_inverse=True)
+    key_R = (row_R * width + target_R) * height + temperature_id_R
+    _, first_U, place_R = np.unique(key_R, return_index=True, return_inverse=True)
     return first_U, place_R
 
 
 def _temperatures(samples: Sequence[Sample], micro_batch: MicroBatch) -> np.ndarray:
-    """float32 [R]: the temperature at which each target's log-prob was reported (1 where it was greedy)."""
+    """float32 [R]: the temperature at which each target's log-prob was reported (1 if sampling was greedy)."""
     by_sample = [SamplingParams(temperature=s.temperature).score_temperature for s in samples]
     return np.array(by_sample, np.float32)[micro_batch.sample_R]

@@ -1,7 +1,7 @@
-"""The loss is computed on the host: a model's answers come from its device, and their gradient goes back.
+"""Computes the loss on the host: model outputs are copied from the device, and their gradients are copied back.
 
-A micro-batch has a few thousand numbers that a loss is about. Its formulas look at values, name records in errors and work
-in float64, which a device would have to be waited for at each step.
+A micro-batch's loss depends on a few thousand numbers. Its formulas check values, name samples in errors and work in
+float64; on a device, each of these checks would have to wait for the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,23 +14,23 @@ from zerogap.kernels import to_device, to_host
 
 
 def loss_and_gradients(
-    formula: Callable[..., Tensor], answers: Sequence[Tensor], *, learns: bool = True
+    formula: Callable[..., Tensor], outputs: Sequence[Tensor], *, learns: bool = True
 ) -> tuple[float, list[np.ndarray | None]]:
-    """The loss of a model's answers, and its gradient by each of them; None for one that it does not depend on.
+    """The loss, and its gradient by each model output; None for an output that it does not depend on.
 
     Args:
-        formula: takes the answers as float32 tensors on the host, with gradient if it ``learns``.
-        answers: on the model's device.
-        learns: whether there is a gradient.
+        formula: computes the loss from float32 copies of the outputs on the host, with gradient if ``learns``.
+        outputs: the model's outputs, on its device.
+        learns: whether to compute gradients.
     """
-    return evaluate(formula, [to_host(answer) for answer in answers], learns=learns)
+    return evaluate(formula, [to_host(output) for output in outputs], learns=learns)
 
 
 def evaluate(
-    formula: Callable[..., Tensor], answers: Sequence[np.ndarray], *, learns: bool
+    formula: Callable[..., Tensor], outputs: Sequence[np.ndarray], *, learns: bool
 ) -> tuple[float, list[np.ndarray | None]]:
-    """As ``loss_and_gradients``, of answers on the host."""
-    leaves = [torch.from_numpy(answer).requires_grad_(learns) for answer in answers]
+    """``loss_and_gradients`` of outputs that are on the host already."""
+    leaves = [torch.from_numpy(output).requires_grad_(learns) for output in outputs]
     with torch.set_grad_enabled(learns):
         loss = formula(*leaves)
     if learns:
@@ -38,10 +38,13 @@ def evaluate(
     return loss.item(), [None if leaf.grad is None else leaf.grad.numpy() for leaf in leaves]
 
 
-def hand_back(answers: Sequence[Tensor], gradients: Sequence[np.ndarray | None]) -> None:
-    """The backward pass of what gave the answers."""
-    reached = [(a, g) for a, g in zip(answers, gradients, strict=True) if g is not None]
-    # As a scalar, whose gradient by an answer is the given one to the bit: torch.autograd.backward with gradients imports
-    # sympy, 70 MB and a second.
-    parts = [(answer * to_device(g, answer.device)).sum() for answer, g in reached]
+def backward(outputs: Sequence[Tensor], gradients: Sequence[np.ndarray | None]) -> None:
+    """The model's backward pass, from the gradients of its outputs."""
+    # Through a scalar whose gradient by each output is the given one to the bit: torch.autograd.backward with gradients
+    # imports sympy, which takes 70 MB and a second.
+    parts = [
+        (output * to_device(gradient, output.device)).sum()
+        for output, gradient in zip(outputs, gradients, strict=True)
+        if gradient is not None
+    ]
     torch.stack(parts).sum().backward()

@@ -1,7 +1,7 @@
 """One step on one model in this process: a plan in, updated weights out.
 
 ``NativeTrainer.step`` reads as the algorithm: for each update accumulate the gradient of every micro-batch and apply it.
-The model may be shared with an engine and is written in place, by the trainer only and only inside ``step``.
+An engine may share the model. Only the trainer writes it, in place and only inside ``step``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ from zerogap.train.metrics import (
     TrainProgress,
 )
 from zerogap.train.old_log_probs import compare
-from zerogap.train.optimizer import Optimizer, learning_rate_at
+from zerogap.train.optimizer import Optimizer, learning_rate_at, with_prefix, without_prefix
 from zerogap.train.packing import UpdateBatches
 from zerogap.train.passes import Passes
 from zerogap.train.plan import StepPlan
@@ -71,7 +71,7 @@ class NativeTrainer:
             loss: objective.
             total_steps: steps of the run, for the schedule.
             gemm: GEMM kernels of its passes.
-            corrections: of samples that another policy drew.
+            corrections: for samples that another policy drew.
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
             teacher: given exactly when the loss is distillation.
         """
@@ -104,7 +104,7 @@ class NativeTrainer:
         self.use_corrections(corrections)
 
     def use_gemm(self, gemm: Gemm) -> None:
-        """Multiply matrices with these, from the next pass on."""
+        """See ``Trainer``."""
         self._passes = replace(self._passes, compute=Compute(gemm=gemm))
 
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
@@ -138,7 +138,7 @@ class NativeTrainer:
         """See ``Trainer``."""
         updates = self._begin(plan, on_progress)
         columns, meter, learning_rate = StepColumns(plan), self._meter, self._learning_rate()
-        gradient = self._gradient_of(plan, columns)
+        gradient = PolicyGradient(self._passes, self._loss, plan, columns, meter)
         losses, grad_norms, critic_updates, audit = [], [], [], plan.old.audit
         for number, batches in enumerate(updates):
             self._optimizer.zero_grad()
@@ -177,9 +177,10 @@ class NativeTrainer:
         """See ``Trainer``."""
         first, *_ = self._begin(plan, on_progress)
         self._optimizer.zero_grad()
-        loss = self._gradient_of(plan, StepColumns(plan)).accumulate(0, first)
+        columns = StepColumns(plan)
+        gradient = PolicyGradient(self._passes, self._loss, plan, columns, self._meter)
         return StepGradient(
-            loss=loss,
+            loss=gradient.accumulate(0, first),
             grad_norm=self._optimizer.grad_norm(),
             tensors=self._optimizer.gradients(),
             num_updates=plan.num_updates,
@@ -205,38 +206,34 @@ class NativeTrainer:
         self.load_state_dict(load_file(folder / _FILE))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything but the weights that the next step depends on, as plain tensors.
+        """Everything that the next step depends on, except the weights, as plain tensors.
 
         Moments are views: write or copy them before the next step.
         """
-        optimizer = {_OPTIMIZER + name: t for name, t in self._optimizer.state_dict().items()}
         critic = {} if self.critic is None else self.critic.state_dict()
-        critic = {_CRITIC + name: t for name, t in critic.items()}
         return {
             "num_steps": torch.tensor(self._num_steps),
             "torch_rng_state": torch.get_rng_state(),
-            **optimizer,
-            **critic,
+            **with_prefix(_OPTIMIZER, self._optimizer.state_dict()),
+            **with_prefix(_CRITIC, critic),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a ``state_dict``; the model's weights are loaded separately.
+        """Continue from a ``state_dict``; the model's weights are loaded separately.
 
         Raises:
-            CheckpointError: the state belongs to another model, or is none.
+            CheckpointError: the state belongs to another model, or is not a trainer's.
         """
         if missing := {"num_steps", "torch_rng_state"} - state.keys():
             msg = f"the trainer state lacks {sorted(missing)}: it is incomplete or not a trainer's; resume from another checkpoint"
             raise CheckpointError(msg)
-        critic = {n.removeprefix(_CRITIC): t for n, t in state.items() if n.startswith(_CRITIC)}
+        critic = without_prefix(_CRITIC, state)
         if self.critic is not None:
             self.critic.load_state_dict(critic)
         elif critic:
-            msg = f'the trainer state has a critic ({len(critic)} tensors) and this loss trains none: it is of a run with another loss; resume with loss.kind = "ppo"'
+            msg = f'the trainer state has a critic ({len(critic)} tensors), but this loss trains none: it is from a run with another loss; resume with loss.kind = "ppo"'
             raise CheckpointError(msg)
-        self._optimizer.load_state_dict(
-            {n.removeprefix(_OPTIMIZER): t for n, t in state.items() if n.startswith(_OPTIMIZER)}
-        )
+        self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))
         self._num_steps = int(state["num_steps"])
         torch.set_rng_state(state["torch_rng_state"])
 
@@ -254,9 +251,9 @@ class NativeTrainer:
     def _begin(
         self, plan: StepPlan, on_progress: Callable[[TrainProgress], None] | None
     ) -> list[UpdateBatches]:
-        """The micro-batches of each update."""
+        """Refuse a plan of another step; the micro-batches of each update."""
         if plan.step_number != self._num_steps:
-            msg = f"a plan of step {plan.step_number + 1} was given to a trainer that has done {self._num_steps} steps: what it rests on was computed with other weights; plan the step again"
+            msg = f"a plan of step {plan.step_number + 1} was given to a trainer that has done {self._num_steps} steps: it was computed with other weights; plan the step again"
             raise DataError(msg)
         meter = self._meter
         meter.on_progress = on_progress
@@ -269,25 +266,14 @@ class NativeTrainer:
             meter.expect("critic", batches)
         return updates
 
-    def _gradient_of(self, plan: StepPlan, columns: StepColumns) -> PolicyGradient:
-        return PolicyGradient(
-            self.model,
-            self._passes.teacher,
-            self._config,
-            self._loss,
-            compute=self._passes.compute,
-            plan=plan,
-            columns=columns,
-            meter=self._meter,
-        )
-
     def _settle(self, plan: StepPlan, columns: StepColumns) -> OldLogProbAudit:
-        """The first update's forward passes are done and nothing is applied: look at what they say of what was taken over."""
+        """Audit log-probs taken from the engine against the first update's forward passes, before it is applied."""
         old = plan.old
         if not old.audit.num_audited:
             return old.audit
         found = compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
-        if old.is_final or not (found.num_different and old.is_taken_B.any()):
-            return replace(found, num_taken=old.audit.num_taken)
-        columns.replace_old(self._passes.score(plan.samples, self._meter, "old", old.is_taken_B))
-        return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
+        if found.num_different and old.is_taken_B.any() and not old.is_final:
+            own_S = self._passes.score(plan.samples, self._meter, "old", old.is_taken_B)
+            columns.replace_old(own_S)
+            return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
+        return replace(found, num_taken=old.audit.num_taken)

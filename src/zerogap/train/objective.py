@@ -1,6 +1,6 @@
-"""What each kind of loss computes of a micro-batch. R targets.
+"""What each kind of loss computes for a micro-batch. R targets.
 
-What it needs beforehand is in ``requirements``.
+``requirements`` says what each kind needs beforehand.
 """
 
 from dataclasses import dataclass
@@ -44,21 +44,11 @@ from zerogap.train.plan import StepPlan
 
 @dataclass(frozen=True)
 class Candidates:
-    """For a KL over several ids a token: what policy and teacher think of them."""
+    """Log-probs by policy and teacher, for a KL over several ids at each token."""
 
     log_probs_RK: Tensor
     """With gradient."""
     teacher_log_probs_RK: Tensor
-
-
-@dataclass(frozen=True)
-class BatchLoss:
-    """Of one micro-batch."""
-
-    total: Tensor
-    """Its share of the update's loss, float64 with gradient."""
-    found: dict[str, np.ndarray]
-    """Of each target, by its column of the step."""
 
 
 def micro_batch_loss(
@@ -69,11 +59,14 @@ def micro_batch_loss(
     loss: LossConfig,
     *,
     candidates: Candidates | None = None,
-) -> BatchLoss:
-    """A micro-batch's loss over the plan's denominators; reads the step's columns.
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """A micro-batch's share of its update's loss, over the plan's denominators; reads the step's columns.
 
-    Importance weights multiply the policy's terms and not the penalty on the KL; what is rejected is in neither. Arithmetic
-    is in float64: it costs nothing beside the forward pass, and what remains of a layout's rounding is the kernels'.
+    Importance weights multiply the policy's terms but not the KL penalty; rejected tokens are in neither. Arithmetic is in
+    float64: it costs nothing beside the forward pass, and leaves only the kernels' rounding.
+
+    Returns:
+        The loss, float64 with gradient; values of each target, by name of the column in ``StepColumns``.
     """
     terms = _Terms(log_probs_R.double(), plan, columns, batch)
     if candidates is not None and isinstance(loss, DistillationLossConfig):
@@ -89,11 +82,11 @@ def micro_batch_loss(
         kl_R = terms.kl(loss)
         if loss.kl.place == "loss":
             total = total + reduce_loss(loss.kl.coefficient * kl_R, denominator_R, keep_R)
-    return BatchLoss(total, terms.found)
+    return total, terms.found
 
 
 class _Terms:
-    """The targets of one micro-batch, as the formulas take them."""
+    """One micro-batch's targets, as the formulas take them."""
 
     def __init__(
         self, log_probs_R: Tensor, plan: StepPlan, columns: StepColumns, batch: MicroBatch
@@ -103,22 +96,20 @@ class _Terms:
         self.slots_R = plan.tokens.index.slots(batch)
         # Every target is a loss token: packing left the masked ones out.
         self.mask_R = torch.ones(len(self.slots_R), dtype=torch.bool)
-        self.record_R = torch.from_numpy(batch.sample_R)
-        self.record_len_R = torch.from_numpy(plan.tokens.num_loss_tokens_B[batch.sample_R])
+        self.sample_R = torch.from_numpy(batch.sample_R)
+        self.sample_len_R = torch.from_numpy(plan.tokens.num_loss_tokens_B[batch.sample_R])
 
     def read(self, column_S: np.ndarray) -> Tensor:
         """[R] of a column."""
         return torch.from_numpy(column_S[self.slots_R])
 
     def name(self, target: int) -> str:
-        """For errors."""
+        """The name of a target in errors."""
         return self.plan.tokens.index.name(int(self.slots_R[target]))
 
     def surrogate(self, loss: LossConfig) -> Surrogate:
-        """The policy's terms of a loss on single log-probs."""
-        new_R, mask_R, name = self.log_probs_R, self.mask_R, self.name
-        old_R = self.read(self.columns.old_log_probs_S).double()
-        advantage_R = self.read(self.columns.advantages_S)
+        """The policy's terms of a loss on the log-probs of the drawn tokens."""
+        compared, name = self._compared(), self.name
         match loss:
             case (
                 GRPOLossConfig()
@@ -128,10 +119,7 @@ class _Terms:
                 | PPOLossConfig()
             ):
                 return clipped_surrogate(
-                    new_R,
-                    old_R,
-                    advantage_R,
-                    mask_R,
+                    *compared,
                     clip_low=loss.clip_low,
                     clip_high=loss.clip_high,
                     dual_clip=loss.dual_clip,
@@ -139,35 +127,30 @@ class _Terms:
                 )
             case GSPOLossConfig():
                 return gspo_surrogate(
-                    new_R,
-                    old_R,
-                    advantage_R,
-                    mask_R,
-                    self.record_R,
-                    self.record_len_R,
+                    *compared,
+                    self.sample_R,
+                    self.sample_len_R,
                     clip_low=loss.clip_low,
                     clip_high=loss.clip_high,
                     name_token=name,
                 )
             case CISPOLossConfig():
                 return cispo_surrogate(
-                    new_R,
-                    old_R,
-                    advantage_R,
-                    mask_R,
+                    *compared,
                     ratio_low=loss.ratio_low,
                     ratio_high=loss.ratio_high,
                     name_token=name,
                 )
             case RLOOLossConfig() | DistillationLossConfig():
-                return reinforce_surrogate(new_R, old_R, advantage_R, mask_R, name_token=name)
+                return reinforce_surrogate(*compared, name_token=name)
             case SFTLossConfig():
-                return sft_surrogate(new_R, mask_R, name_token=name)
+                return sft_surrogate(self.log_probs_R, self.mask_R, name_token=name)
             case DPOLossConfig():
-                return weighted_log_probs(new_R, -advantage_R, mask_R, name_token=name)
+                log_probs_R, _, advantages_R, mask_R = compared
+                return weighted_log_probs(log_probs_R, -advantages_R, mask_R, name_token=name)
 
     def top_k(self, candidates: Candidates, loss: DistillationLossConfig) -> Surrogate:
-        """The KL to the teacher over the ids that it finds likeliest."""
+        """The KL to the teacher over the teacher's likeliest ids."""
         kl_R = top_k_kl(
             candidates.log_probs_RK,
             candidates.teacher_log_probs_RK,
@@ -193,21 +176,23 @@ class _Terms:
         return kl_R
 
     def keep(self, off_policy_kl: float | None) -> Tensor:
-        """Targets that are left in the numerators."""
+        """Targets that stay in the numerators."""
         plan, keep_R = self.plan, self.mask_R
         if plan.corrections is not None:
             keep_R = self.read(plan.corrections.keep_S)
         if off_policy_kl is None:
             return keep_R
         stays_R = off_policy_keep(
-            self.log_probs_R,
-            self.read(self.columns.old_log_probs_S).double(),
-            self.read(self.columns.advantages_S),
-            self.mask_R,
-            self.record_R,
-            self.record_len_R,
+            *self._compared(),
+            self.sample_R,
+            self.sample_len_R,
             max_kl=off_policy_kl,
             name_token=self.name,
         )
         self.found["has_left_S"] = ~stays_R.numpy()
         return keep_R & stays_R
+
+    def _compared(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-probs, old log-probs, advantages, mask."""
+        old_R = self.read(self.columns.old_log_probs_S).double()
+        return self.log_probs_R, old_R, self.read(self.columns.advantages_S), self.mask_R

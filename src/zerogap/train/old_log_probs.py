@@ -1,12 +1,12 @@
-"""Log-probs at the start of the step: where they come from, and what becomes of a claim that somebody has them already.
+"""Log-probs at the start of the step: where they come from, and the audit of those that are taken from the engine.
 
-The first update's are those of its own forward pass: no weight has changed, and the kernels do not depend on the batch.
+The first update gets them from its own forward pass: no weight has changed, and the kernels are batch-invariant.
 Later updates need theirs before the first is applied; corrections need all of them before the first forward pass.
 
-Where engine and trainer agree to the bit, a sample that the present weights drew has them already: the engine reported them.
-They are taken over without a forward pass. A share of the groups is scored all the same, and the first update's
-forward passes are compared too. One token that differs, and everything is scored: a claim that failed once is worth nothing.
-(If it is the first update's forward that shows it and something rests on them by then, it is counted.)
+Where engine and trainer agree to the bit, the engine has already reported them for samples that the present weights drew.
+The trainer takes these without a forward pass. It still scores a share of the groups, and compares the first update's
+forward passes too. If one token differs, it scores everything. (If the first update's forward pass finds the difference
+and advantages or corrections rest on the log-probs by then, it only counts the tokens that differ.)
 
 B samples, S all their tokens.
 """
@@ -23,23 +23,23 @@ from zerogap.types import Sample
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OldLogProbs:
-    """As they are known before the first update."""
+    """Old log-probs as they are known before the first update."""
 
     own_S: np.ndarray
-    """float32 [S]: those that the policy computed."""
+    """float32 [S]: those that the trainer's policy computed; NaN elsewhere."""
     old_S: np.ndarray
-    """float32 [S]: what the policy ratio is taken against; NaN where the first update's own forward pass will give it."""
+    """float32 [S]: those that the policy ratio divides by; NaN where the first update's own forward pass will compute them."""
     is_exact_S: np.ndarray
-    """bool [S]: tokens whose rollout log-probs should be the trainer's to the bit."""
+    """bool [S]: tokens whose rollout log-probs should equal the trainer's to the bit."""
     is_taken_B: np.ndarray
-    """bool [B]: samples whose old ones are the engine's, without a forward pass."""
+    """bool [B]: samples whose old log-probs are the engine's, without a forward pass."""
     is_final: bool
-    """Advantages or corrections rest on them, so that they stay what they are."""
+    """Advantages or corrections rest on them, so they must not change."""
     audit: OldLogProbAudit
 
 
 def from_the_engine(tokens: StepTokens) -> OldLogProbs:
-    """The engine's, whatever the trainer would find."""
+    """The engine's log-probs for every token; the trainer scores nothing."""
     own_S = tokens.index.new_column()
     return OldLogProbs(
         own_S=own_S,
@@ -62,17 +62,17 @@ def decide_old_log_probs(
     seed: int,
     is_final: bool,
 ) -> OldLogProbs:
-    """Score what cannot be taken over, and what is audited; look at what that says.
+    """Score what cannot be taken from the engine, and an audited share; score everything if the audit finds a difference.
 
     Args:
         tokens: of the step.
-        score: makes forward passes of the policy as it is at the start of the step.
+        score: makes forward passes with the weights at the start of the step.
         is_wanted_B: bool [B]: samples whose old log-probs must be known before the first update is applied.
-        leaf_B: as the plan has it.
+        leaf_B: as in ``StepPlan``.
         exact_version: see ``Trainer.plan``.
-        audit_share: in (0, 1]; of the leaves that could be taken over, at least one is scored.
-        seed: picks them.
-        is_final: something will rest on them before the first update.
+        audit_share: in (0, 1]: share of the leaves that could be taken but are scored; at least one leaf.
+        seed: picks these leaves.
+        is_final: as in ``OldLogProbs``.
     """
     is_exact_B = np.array([_is_drawn_by(sample, exact_version) for sample in tokens.samples])
     is_exact_S = tokens.index.spread(is_exact_B)
@@ -98,7 +98,7 @@ def decide_old_log_probs(
 
 
 def compare(tokens: StepTokens, own_S: np.ndarray, is_exact_S: np.ndarray) -> OldLogProbAudit:
-    """What the policy computed against what the engine reported, where the two should be the same bits."""
+    """Compare the policy's log-probs with the engine's, where the two should have the same bits."""
     reported_S = tokens.rollout_log_probs_S
     is_audited_S = is_exact_S & ~np.isnan(own_S)
     different = np.flatnonzero(is_audited_S & (own_S != reported_S))
@@ -119,13 +119,13 @@ def _pick(
     audit_share: float,
     seed: int,
 ) -> np.ndarray:
-    """The leaves that are taken over."""
+    """The leaves whose log-probs are taken from the engine."""
     could_take = np.setdiff1d(leaf_B[is_wanted_B], leaf_B[is_wanted_B & ~is_exact_B])
     num_taken = len(could_take) - math.ceil(audit_share * len(could_take))
     return np.random.default_rng(seed).permutation(could_take)[:num_taken]
 
 
 def _is_drawn_by(sample: Sample, version: int | None) -> bool:
-    """Whether all sampled tokens are of this version: behind older ones, a token's keys may be another policy's."""
+    """Whether this version drew all sampled tokens: a token after older ones may attend to another policy's keys."""
     versions = sample.weight_version[sample.weight_version >= 0]
     return version is not None and bool((versions == version).all())

@@ -1,11 +1,11 @@
-"""AdamW over those of a model's parameters that train, with a state that is plain tensors.
+"""AdamW over a model's trained parameters; its state is plain tensors.
 
-Parameters that do not require a gradient get none, and no state. Gradients are what lies in ``.grad``, whoever put it there:
-``zero_grad`` zeroes in place what is there and makes what is not, and no other reference to it is kept. Both moments are
-fp32 and updated in place, as are the parameters, so an engine that shares their storage has the new weights at once.
+Parameters that do not require a gradient get neither gradient nor state. Gradients are read from ``.grad``, so hooks may
+replace them: ``zero_grad`` zeroes existing ones in place, creates missing ones, and keeps no reference. Moments are fp32.
+Moments and parameters are updated in place, so an engine that shares the parameters has the new weights at once.
 
-Parameters that hold bf16 values get masters: fp32 copies that take the updates, and the parameters are what bf16 can
-say of them. Above 1 bf16 goes in steps of 0.0078: an update of 1e-6 would be rounded away every time.
+Parameters that hold bf16 values get masters: fp32 copies that take the updates and are rounded into the parameters.
+Above 1, bf16 values are 0.0078 apart: an update of 1e-6 would be rounded away every time.
 
 AdamW: https://arxiv.org/abs/1711.05101. Matrices decay; norms and biases (one dimension) do not.
 """
@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.kernels import round_bf16, round_bf16_, to_host
 
-_MASTERS = "master"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _NORM_BLOCK = 256
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -39,7 +37,7 @@ class Optimizer:
         max_grad_norm: float,
         keeps_masters: bool = False,
     ) -> None:
-        """At update 0.
+        """An optimizer at update 0.
 
         Args:
             model: its parameters that require a gradient are trained; that must not change later.
@@ -47,35 +45,34 @@ class Optimizer:
             eps: of AdamW.
             weight_decay: of matrices.
             max_grad_norm: longer gradients are scaled down to it.
-            keeps_masters: the parameters are bf16 values, and stay so.
+            keeps_masters: whether the parameters hold bf16 values, and so need masters.
 
         Raises:
             ConfigError: no parameter requires a gradient.
         """
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         if not self._parameters:
-            msg = "all parameters of the model are frozen: there is nothing to train; call requires_grad_(True) on those that should be"
+            msg = "all parameters of the model are frozen: there is nothing to train; call requires_grad_(True) on those to train"
             raise ConfigError(msg)
         self._max_grad_norm = max_grad_norm
         self._num_updates = 0
         self._betas, self._eps, self._weight_decay = betas, eps, weight_decay
-        # Here and not at the first update, so that the state has all its entries at any time.
-        self._moments = {
-            moment: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
-            for moment in _MOMENTS
-        }
+        # Made here, not at the first update, so that the state always has all its entries.
+        self._exp_avg = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+        self._exp_avg_sq = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
         self._masters = {
             name: p.detach().clone() for name, p in self._parameters.items() if keeps_masters
         }
 
     def zero_grad(self) -> None:
-        """Begin an update: every gradient is there, and 0."""
+        """Begin an update: every gradient exists and is 0."""
         for parameter in self._parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             else:
                 parameter.grad.zero_()
 
+    @torch.no_grad()
     def update(self, learning_rate: float) -> float:
         """Clip and apply the accumulated gradient; returns its norm before clipping.
 
@@ -91,32 +88,25 @@ class Optimizer:
         vectors = [name for name, p in self._parameters.items() if p.dim() <= 1]
         self._apply(matrices, learning_rate, self._weight_decay)
         self._apply(vectors, learning_rate, 0.0)
-        self._round_masters()
-        return norm
-
-    @torch.no_grad()
-    def _round_masters(self) -> None:
-        """Write what bf16 can say of the masters into the parameters."""
         for name, master in self._masters.items():
             round_bf16_(self._parameters[name].copy_(master))
+        return norm
 
-    @torch.no_grad()
     def _apply(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
         """AdamW for some of the parameters.
 
-        The kernel of ``torch.optim.AdamW(fused=True)`` without that class, which imports torch's compiler when it is made:
-        80 MB and a second.
+        Calls the kernel of ``torch.optim.AdamW(fused=True)`` itself: creating that class imports torch's compiler, which
+        takes 80 MB and a second.
         """
         if not names:
             return
         gradients = self.gradients()
-        mean, square = (self._moments[moment] for moment in _MOMENTS)
         no_amsgrad: list[Tensor] = []
         torch._fused_adamw_(
             [self._masters.get(name, self._parameters[name].data) for name in names],
             [gradients[name] for name in names],
-            [mean[name] for name in names],
-            [square[name] for name in names],
+            [self._exp_avg[name] for name in names],
+            [self._exp_avg_sq[name] for name in names],
             no_amsgrad,
             [
                 gradients[name].new_full((), self._num_updates, dtype=torch.float32)
@@ -132,9 +122,9 @@ class Optimizer:
         )
 
     def gradients(self) -> dict[str, Tensor]:
-        """Of each parameter, as it lies in ``.grad``: what was accumulated since ``zero_grad``, until ``update`` clips it."""
+        """Each parameter's ``.grad``: accumulated since ``zero_grad``, clipped in place by ``update``."""
         lost = [name for name, parameter in self._parameters.items() if parameter.grad is None]
-        assert not lost, f"{lost} have no gradient: somebody cleared .grad after zero_grad()"
+        assert not lost, f"{lost} have no gradient: something cleared .grad after zero_grad()"
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
     def grad_norm(self) -> float:
@@ -149,47 +139,60 @@ class Optimizer:
             msg = (
                 f"the gradient of {bad[0]} (and {len(bad) - 1} more of {len(squares)} parameters) is not finite: "
                 "the update was not applied and the weights are as before; lower train.learning_rate or "
-                "train.max_grad_norm, and look at the records of this step"
+                "train.max_grad_norm, and look at the samples of this step"
             )
             raise NumericsError(msg)
         return float(norm)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments (and master) of each parameter, and the number of updates. Views: copy or write them before the next update."""
-        state = {"num_updates": torch.tensor(self._num_updates)}
-        for name in self._parameters:
-            for moment in _MOMENTS:
-                state[f"{moment}.{name}"] = self._moments[moment][name]
-        return state | {f"{_MASTERS}.{name}": master for name, master in self._masters.items()}
+        """Moments and master of each parameter, and the number of updates. Views: copy or write them before the next update."""
+        return {
+            "num_updates": torch.tensor(self._num_updates),
+            **with_prefix("exp_avg.", self._exp_avg),
+            **with_prefix("exp_avg_sq.", self._exp_avg_sq),
+            **with_prefix("master.", self._masters),
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy a state into the present buffers.
 
         Raises:
-            CheckpointError: entries are missing, surplus or of another shape, or the masters are not of the present
+            CheckpointError: entries are missing, surplus or of another shape, or the masters do not round to the present
                 parameters. Nothing has changed.
         """
         mine = self.state_dict()
-        wrong = sorted(mine.keys() ^ state.keys())
-        wrong += [
-            name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape
-        ]
-        if wrong:
-            msg = f"the optimizer state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model that wrote it, and the same parameters frozen"
-            raise CheckpointError(msg)
-        self._check_masters(state)
-        self._num_updates = int(state["num_updates"])
-        for moment in _MOMENTS:
-            for name, own in self._moments[moment].items():
-                own.copy_(state[f"{moment}.{name}"])
-        for name, master in self._masters.items():
-            master.copy_(state[f"{_MASTERS}.{name}"])
-
-    def _check_masters(self, state: Mapping[str, Tensor]) -> None:
+        check_state(mine, state, "optimizer")
         for name in self._masters:
-            if not torch.equal(round_bf16(state[f"{_MASTERS}.{name}"]), self._parameters[name]):
-                msg = f"the optimizer's fp32 weights of {name} do not round to the model's: state and model are of different steps; load both from one checkpoint, the model first"
+            if not torch.equal(round_bf16(state[f"master.{name}"]), self._parameters[name]):
+                msg = f"the optimizer's fp32 weights of {name} do not round to the model's: state and model are from different steps; load both from one checkpoint, the model first"
                 raise CheckpointError(msg)
+        for name, own in mine.items():
+            own.copy_(state[name])
+        self._num_updates = int(state["num_updates"])
+
+
+def check_state(mine: Mapping[str, Tensor], given: Mapping[str, Tensor], owner: str) -> None:
+    """Refuse a state whose names or shapes are not the owner's.
+
+    Raises:
+        CheckpointError: names the first entry that differs.
+    """
+    common = mine.keys() & given.keys()
+    wrong = sorted(mine.keys() ^ given.keys())
+    wrong += sorted(name for name in common if mine[name].shape != given[name].shape)
+    if wrong:
+        msg = f"the {owner}'s state does not belong to this model: {len(wrong)} entries are missing, surplus or of another shape (first: {wrong[0]}); resume with the model and the loss that wrote it, and the same parameters frozen"
+        raise CheckpointError(msg)
+
+
+def with_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state under a prefix, as a part of its owner's."""
+    return {prefix + name: tensor for name, tensor in state.items()}
+
+
+def without_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a state that ``with_prefix`` put there."""
+    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
 
 
 def learning_rate_at(
@@ -197,9 +200,8 @@ def learning_rate_at(
 ) -> float:
     """Learning rate of step ``step``, counted from 0.
 
-    Steps [0, warmup_steps) climb in equal parts from 0 (excluded) to ``peak`` (excluded); then ``constant`` stays
-    there, ``linear`` and ``cosine`` fall so that 0 would be reached by step ``total_steps``, the first that is not
-    taken: no step of the run is wasted on a rate of 0.
+    Steps [0, warmup_steps) rise linearly from 0 to ``peak``, both excluded. Then ``constant`` stays at ``peak``; ``linear`` and
+    ``cosine`` fall to 0 at step ``total_steps``, one past the last: no step of the run is wasted on a rate of 0.
     """
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)

@@ -1,14 +1,14 @@
-"""Samples cut into micro-batches: rows to compute, who sees whom, and which row predicts which token.
+"""Packs samples into micro-batches: rows to compute, which rows each attends to, and which row predicts which token.
 
-In: samples and, for each, the tokens whose log-prob is wanted (targets). Out: ``MicroBatch`` es of at most
+In: samples and, for each, the tokens whose log-prob is wanted (targets). Out: ``MicroBatch`` objects of at most
 ``max_rows`` rows. There is no padding: sequences stand one after the other in one row dimension.
 
 - A target at position p is predicted by the row of position p - 1, so a sample needs rows [0, last target).
-- With ``share_prompts`` samples of a group share the rows of every prefix that they have in common, whoever wrote it: the
-  prompt, earlier turns, or sampled tokens that happen to be equal. Such a row is computed once in forward and backward, is seen
-  by all of them, and predicts the next token of each; every target stays one, with its own weight in the loss.
-- A group that does not fit is cut (``bins.cut``), and each part has the rows that lead to it. What cannot be cut further
-  (one path) gets a micro-batch of its own, however long it is.
+- With ``share_prompts``, samples of a group share the rows of every common prefix: the prompt, earlier turns, or sampled
+  tokens that happen to be equal. Such a row is computed once in forward and backward, all of these samples attend to it, and
+  it predicts the next token of each; every target keeps its own weight in the loss.
+- A group that does not fit is cut (``bins.cut``), and each part repeats the prefix rows that it needs. A single path cannot
+  be cut: it gets a micro-batch of its own, however long it is.
 
 Letters: T rows of a micro-batch, R targets of a micro-batch, L positions of one sample.
 """
@@ -27,12 +27,12 @@ from zerogap.types import Sample
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward (and backward) pass, on the host. ``sample_R`` counts in the list that was packed."""
+    """The inputs of one forward (and backward) pass, on the host. ``sample_R`` indexes the packed samples."""
 
     token_ids_T: np.ndarray
     """int64 [T]"""
     positions_T: np.ndarray
-    """int64 [T]: place in the sample, from 0."""
+    """int64 [T]: position in the sample, from 0."""
     layout: PackedLayout
     """Which rows each row attends to."""
     source_row_R: np.ndarray
@@ -42,11 +42,11 @@ class MicroBatch:
     sample_R: np.ndarray
     """int64 [R]: the sample that the target belongs to."""
     position_R: np.ndarray
-    """int64 [R]: the target's place in its sample."""
+    """int64 [R]: the target's position in its sample."""
     num_rows_saved: int
     """Rows that would be added if nothing were shared."""
     num_rows_repeated: int
-    """Rows that another micro-batch computes as well, since their group was cut."""
+    """Rows that another micro-batch also computes, because their group was cut."""
 
     @property
     def num_rows(self) -> int:
@@ -67,21 +67,13 @@ def pack(
         samples: any order; samples without a target are left out.
         targets: bool [L] a sample: tokens whose log-prob is wanted.
         max_rows: rows a micro-batch may have; only a single longer path has more.
-        share_prompts: compute what siblings have in common once a micro-batch.
+        share_prompts: compute common prefixes of siblings once in each micro-batch.
     """
     rows = [s.token_ids[: _rows_needed(s, t)] for s, t in zip(samples, targets, strict=True)]
     bundles: list[Bundle] = []
     for members in _siblings(samples, rows, share_prompts=share_prompts):
         bundles += cut(prefix_branches(rows, members), max_rows)
     return [_build(samples, targets, bin_) for bin_ in deal(bundles, max_rows)]
-
-
-def pack_members(
-    samples: Sequence[Sample], is_member_B: np.ndarray, *, max_rows: int, share_prompts: bool
-) -> list[MicroBatch]:
-    """Micro-batches of the loss tokens of some samples, bool [B]; ``sample_R`` counts in the whole list."""
-    targets = [s.loss_mask & is_in for s, is_in in zip(samples, is_member_B, strict=True)]
-    return pack(samples, targets, max_rows=max_rows, share_prompts=share_prompts)
 
 
 @dataclass(frozen=True)
@@ -104,7 +96,7 @@ def _rows_needed(sample: Sample, target_L: np.ndarray) -> int:
         msg = f"rollout {sample.rollout_id}: a target mask of shape {target_L.shape} for {len(sample)} tokens; pass one flag a token"
         raise DataError(msg)
     if len(sample) and target_L[0]:
-        msg = f"rollout {sample.rollout_id}: its first token is to be scored, but no token stands before it to predict it; give the sample a prompt or a begin-of-sequence token"
+        msg = f"rollout {sample.rollout_id}: its first token is to be scored, but no token before it predicts it; give the sample a prompt or a begin-of-sequence token"
         raise DataError(msg)
     wanted = np.flatnonzero(target_L)
     return int(wanted[-1]) if len(wanted) else 0

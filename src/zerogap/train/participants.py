@@ -12,7 +12,7 @@ from zerogap.types import Exclusion, Sample, exclusion_reason
 
 @dataclass(frozen=True)
 class Participants:
-    """Decided from the samples alone, before anything is computed."""
+    """The samples of each update, decided from the samples alone, before anything is computed."""
 
     update_B: np.ndarray
     """int64 [B]: number of the update that each sample trains in; -1 for none."""
@@ -27,15 +27,15 @@ class Participants:
 
 
 def take_part(samples: Sequence[Sample], *, max_updates: int, vocab_limit: int) -> Participants:
-    """Leave out what cannot train, and share out whole groups, so that prompts stay shared.
+    """Leave out samples that cannot train, and assign whole groups to updates, so that prompts stay shared.
 
     Args:
         samples: any order.
-        max_updates: updates to share the groups out to, evenly; fewer if there are fewer groups.
+        max_updates: updates to spread the groups over, evenly; fewer if there are fewer groups.
         vocab_limit: ids at or past it do not exist.
 
     Raises:
-        DataError: nothing trains, or ids outside the vocabulary.
+        DataError: nothing trains, or an id is outside the vocabulary.
     """
     reasons = [exclusion_reason(sample) for sample in samples]
     excluded = Counter(reason for reason in reasons if reason is not None)

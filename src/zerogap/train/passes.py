@@ -1,9 +1,9 @@
-"""Packing, and forward passes before the weights move, by the models that this process has.
+"""Packing, and the forward passes before the weights change, by the models of this process.
 
 B samples, S all their tokens, R targets of a micro-batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from zerogap.train.columns import StepMeter
 from zerogap.train.critic import Critic
 from zerogap.train.forward import scores
 from zerogap.train.metrics import Phase
-from zerogap.train.packing import MicroBatch, UpdateBatches, pack_members
+from zerogap.train.packing import MicroBatch, UpdateBatches, pack
 from zerogap.train.plan import StepPlan
 from zerogap.train.teacher import Teacher
 from zerogap.train.tokens import TokenIndex
@@ -24,7 +24,7 @@ from zerogap.types import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Passes:
-    """Knows the models that a step asks; changes none."""
+    """Scores a step's tokens with these models; changes none."""
 
     model: CausalLM
     """The policy."""
@@ -33,7 +33,7 @@ class Passes:
     critic: Critic | None
     config: TrainConfig
     compute: Compute
-    """How."""
+    """How the passes compute."""
 
     def score(
         self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
@@ -42,14 +42,10 @@ class Passes:
         index, batches = TokenIndex(samples), self.pack(samples, is_wanted_B, meter)
         meter.expect(phase, batches)
         if phase != "old":
-            # About as many rows as the updates will have; exactly so once they are packed.
+            # An estimate of the updates' rows, until they are packed.
             meter.expect("update", batches)
-        column_S = index.new_column()
         with meter.spans.span(phase):
-            for batch, found_R in self._found(phase, batches, samples):
-                column_S[index.slots(batch)] = found_R
-                meter.advance(phase, batch)
-        return column_S
+            return index.column(self._found(phase, meter.counted(phase, batches), samples))
 
     def pack_updates(self, plan: StepPlan, meter: StepMeter) -> list[UpdateBatches]:
         """The micro-batches of each update."""
@@ -65,25 +61,24 @@ class Passes:
     def pack(
         self, samples: Sequence[Sample], is_member_B: np.ndarray, meter: StepMeter
     ) -> list[MicroBatch]:
-        """Micro-batches of the loss tokens of some samples."""
+        """Micro-batches of the loss tokens of some samples; ``sample_R`` indexes all samples."""
+        targets = [s.loss_mask & is_in for s, is_in in zip(samples, is_member_B, strict=True)]
         with meter.spans.span("pack"):
-            return pack_members(
+            return pack(
                 samples,
-                is_member_B,
+                targets,
                 max_rows=self.config.micro_batch_tokens,
                 share_prompts=self.config.share_prompts,
             )
 
     def _found(
-        self, phase: Phase, batches: Sequence[MicroBatch], samples: Sequence[Sample]
+        self, phase: Phase, batches: Iterable[MicroBatch], samples: Sequence[Sample]
     ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-        """Each micro-batch with float32 [R]."""
-        if phase == "teacher":
-            assert self.teacher is not None, "a loss that asks a teacher was given one"
-            return self.teacher.scores(batches, samples, compute=self.compute)
+        """Each micro-batch with the log-probs or values of its targets, float32 [R]."""
         if phase == "values":
-            assert self.critic is not None, "a loss that asks a critic has one"
+            assert self.critic is not None, "a loss that needs a critic has one"
             return self.critic.values(batches, compute=self.compute)
-        model = self.model if phase == "old" else self.reference
-        assert model is not None, "a loss that asks a reference was given one"
+        teacher = None if self.teacher is None else self.teacher.model
+        model = {"old": self.model, "reference": self.reference, "teacher": teacher}[phase]
+        assert model is not None, f"a loss that needs a {phase} has one"
         return scores(model, batches, samples, compute=self.compute)

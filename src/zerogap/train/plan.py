@@ -1,8 +1,8 @@
-"""A step's plan: what is decided once over the whole train batch, before it is cut into micro-batches or divided.
+"""A step's plan: all that is decided once over the whole train batch, before that is split into micro-batches or processes.
 
-A plan does not depend on how many processes carry it out, on their memory or on their packing. It holds samples and numpy
-arrays, which are read-only, so it can be pickled and sent. Whoever carries out a part of it takes whole leaves: the gradients
-of all leaves add up to that of the update, since every denominator is the update's.
+A plan does not depend on how many processes carry it out, on their memory or on their packing. It holds samples and
+read-only numpy arrays, so it can be pickled and sent. A process that carries out a part of it takes whole leaves: the
+gradients of all leaves add up to the update's gradient, since every denominator is the update's.
 
 Letters: B samples as given, S all their tokens one after the other, P pairs, R targets of a micro-batch, T tokens of a sample.
 """
@@ -24,28 +24,28 @@ class StepPlan:
     """One step, ready for its first update."""
 
     step_number: int
-    """Steps that the trainer had done: scores and advantages rest on its weights of then."""
+    """Steps that the trainer had done: scores and advantages rest on its weights at that step."""
     tokens: StepTokens
     """The samples, and which of them take part in which update."""
     denominator_B: np.ndarray
-    """float64 [B]: what the loss terms of each sample are divided by, over the whole of its update; infinite for no part."""
+    """float64 [B]: the divisor of each sample's loss terms, over its whole update; infinite if the sample takes no part."""
     leaf_B: np.ndarray
-    """int64 [B]: samples with one number belong together (a group: they share rows, and a preference compares them)."""
+    """int64 [B]: the leaf of each sample. A leaf is a group: its samples share rows, and preferences compare them."""
     learns_B: np.ndarray
-    """bool [B]: the rest takes part without a gradient: groups whose advantages are all 0 have one of exactly 0, but count
-    in the denominators and in every statistic. Nobody learns while a critic trains alone."""
+    """bool [B]: samples with a gradient. Groups whose advantages are all 0 have a gradient of exactly 0, but count in the
+    denominators and in every statistic. All False while a critic trains alone."""
     advantages: Advantages
     old: OldLogProbs
     ref_log_probs_S: np.ndarray | None
-    """float32 [S]: the reference's, where the loss has one."""
+    """float32 [S]: the reference's, if the loss has one."""
     values_S: np.ndarray | None
     """float32 [S]: a critic's, before each token."""
     corrections: Corrections | None
-    """Weights and rejections, where they are switched on."""
+    """Weights and rejections, if they are switched on."""
     off_policy_kl: float | None
     """``corrections.off_policy_kl``."""
     pairs_P2: np.ndarray | None
-    """int64 [P, 2]: (preferred, other), where answers are compared."""
+    """int64 [P, 2]: (preferred, other), if answers are compared."""
     trains_policy: bool
     """False while a critic trains alone."""
 
@@ -54,12 +54,12 @@ class StepPlan:
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """As given."""
+        """The samples as given."""
         return self.tokens.samples
 
     @property
     def num_updates(self) -> int:
-        """Of the step."""
+        """How many updates the step makes."""
         return self.tokens.who.num_updates
 
     def is_member_B(self, update: int) -> np.ndarray:
@@ -67,14 +67,14 @@ class StepPlan:
         return self.tokens.who.update_B == update
 
     def pairs_of(self, update: int) -> np.ndarray:
-        """int64 [P, 2]: those of an update, or of the part of it that is left."""
-        assert self.pairs_P2 is not None, "only a loss that compares answers asks"
+        """int64 [P, 2]: the pairs of an update that are in this plan, or in this process's share of it."""
+        assert self.pairs_P2 is not None, "a loss that compares answers has pairs"
         return self.pairs_P2[self.is_member_B(update)[self.pairs_P2[:, 0]]]
 
 
-def _lock(record: object) -> None:
-    """Make a record's arrays read-only."""
-    for value in vars(record).values():
+def _lock(owner: object) -> None:
+    """Make a dataclass's arrays read-only."""
+    for value in vars(owner).values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
         elif is_dataclass(value):

@@ -1,10 +1,10 @@
 """Everything that a step decides before its first update.
 
-The order matters: who takes part; what must be known before the weights move (log-probs at the start of the step, the
-reference's, the teacher's, a critic's values); advantages, which rest on these; corrections, over the full batch; and the
-denominators, which are those of the full batch, whatever was rejected.
+The order matters: which samples take part; log-probs (old, reference, teacher) and critic values, before the weights
+change; advantages, which rest on these; corrections, over the full batch; and denominators, over the full batch, whatever
+was rejected.
 
-Nothing here knows a model: forward passes are asked of whoever has one (``Score``), on one process or on many. B samples.
+Nothing here knows a model: ``Score`` makes the forward passes, in one process or in many. B samples.
 """
 
 from collections.abc import Sequence
@@ -42,26 +42,26 @@ def plan_step(
     step_number: int,
     exact_version: int | None,
 ) -> StepPlan:
-    """The plan of a step: a function of its arguments and of what ``score`` finds.
+    """The plan of a step: a function of its arguments and of what ``score`` returns.
 
     Args:
         samples: as ``Trainer.plan`` takes them.
         score: forward passes with the weights as they are now.
         config: how many updates, and where old log-probs come from.
         loss: objective.
-        corrections: of samples that another policy drew.
+        corrections: for samples that another policy drew.
         vocab_limit: ids at or past it do not exist.
         step_number: steps done before.
         exact_version: see ``Trainer.plan``.
 
     Raises:
         DataError: no sample trains, or one cannot be scored.
-        NumericsError: a reward or a log-prob is not finite; names the record.
+        NumericsError: a reward or a log-prob is not finite; names the sample.
     """
     who = take_part(samples, max_updates=config.updates_per_step, vocab_limit=vocab_limit)
     tokens = StepTokens(tuple(samples), who)
     leaf_B = _leaves(tokens)
-    # Advantages or corrections rest on all of them; otherwise the first update's forward pass gives its own.
+    # Advantages or corrections may need all of them; otherwise the first update's forward pass gives its own.
     is_needed_first = needs_old_first(loss, corrections)
     is_later_B = (who.update_B > 0) & has_policy_ratio(loss)
     old = (
@@ -85,14 +85,14 @@ def plan_step(
         values_S=score("values", who.is_kept_B) if isinstance(loss, PPOLossConfig) else None,
     )
     advantages = decide_advantages(tokens, scored, loss)
-    trains_policy = not _is_critic_alone(loss, step_number)
+    is_critic_alone = isinstance(loss, PPOLossConfig) and step_number < loss.critic.warmup_steps
     pairs_P2 = _all_pairs(tokens) if isinstance(loss, DPOLossConfig) else None
     return StepPlan(
         step_number=step_number,
         tokens=tokens,
         denominator_B=_denominators(tokens, loss, pairs_P2),
         leaf_B=leaf_B,
-        learns_B=_learners(tokens, advantages, leaf_B, loss) & trains_policy,
+        learns_B=_learners(tokens, advantages, leaf_B, loss) & (not is_critic_alone),
         advantages=advantages,
         old=old,
         ref_log_probs_S=scored.reference_S,
@@ -100,7 +100,7 @@ def plan_step(
         corrections=_correct(tokens, old, corrections),
         off_policy_kl=corrections.off_policy_kl,
         pairs_P2=pairs_P2,
-        trains_policy=trains_policy,
+        trains_policy=not is_critic_alone,
     )
 
 
@@ -109,34 +109,28 @@ def _leaves(tokens: StepTokens) -> np.ndarray:
     return np.array([number_of[group_id] for group_id in tokens.group_ids])
 
 
-def _is_critic_alone(loss: LossConfig, step_number: int) -> bool:
-    """Whether this step (from 0) trains the critic and leaves the policy as it is."""
-    return isinstance(loss, PPOLossConfig) and step_number < loss.critic.warmup_steps
-
-
 def _learners(
     tokens: StepTokens, advantages: Advantages, leaf_B: np.ndarray, loss: LossConfig
 ) -> np.ndarray:
-    """Bool [B]: samples of leaves whose loss may have a gradient; that of the others is exactly 0."""
+    """Bool [B]: samples of leaves whose gradient may differ from 0; the gradient of the others is exactly 0."""
     kept_B = tokens.who.is_kept_B
     if not is_gradient_from_advantage(loss):
         return kept_B
     is_nonzero_S = tokens.trains_S & (advantages.column_S != 0)
-    has_signal_B = [bool(nonzero.any()) for nonzero in tokens.index.split(is_nonzero_S)]
-    return kept_B & np.isin(leaf_B, leaf_B[has_signal_B])
+    return kept_B & np.isin(leaf_B, leaf_B[tokens.sample_S[is_nonzero_S]])
 
 
 def _correct(
     tokens: StepTokens, old: OldLogProbs, corrections: CorrectionsConfig
 ) -> Corrections | None:
-    """Weights and rejections, where they are switched on."""
+    """Weights and rejections, if they are switched on."""
     if not corrections.needs_old_log_probs:
         return None
     return correct_mismatch(
         old.old_S,
         tokens.rollout_log_probs_S,
         tokens.trains_S,
-        tokens.record_S,
+        tokens.sample_S,
         weight=corrections.weight,
         mask=corrections.mask,
         veto=corrections.veto,
@@ -145,7 +139,7 @@ def _correct(
 
 
 def _all_pairs(tokens: StepTokens) -> np.ndarray:
-    """Of one update after the other."""
+    """The pairs of all updates, one update after the other."""
     who = tokens.who
     members = [who.update_B == number for number in range(who.num_updates)]
     return np.concatenate([preference_pairs(tokens.samples, is_in_B) for is_in_B in members])

@@ -1,4 +1,6 @@
-"""What a kind of loss asks of a step, known from the recipe alone: models, old log-probs, a denominator."""
+"""What each kind of loss needs, known from the recipe alone: models, old log-probs, a denominator."""
+
+from typing import Literal, TypeGuard
 
 from zerogap.algorithms import Denominator
 from zerogap.config.corrections import CorrectionsConfig
@@ -15,7 +17,7 @@ from zerogap.models import CausalLM
 from zerogap.train.teacher import Teacher
 
 
-def is_top_k(loss: LossConfig) -> bool:
+def is_top_k(loss: LossConfig) -> TypeGuard[DistillationLossConfig]:
     """Whether the loss is a KL over several ids a token instead of a function of the drawn token's log-prob."""
     return isinstance(loss, DistillationLossConfig) and loss.estimator == "top_k"
 
@@ -27,11 +29,9 @@ def has_policy_ratio(loss: LossConfig) -> bool:
 
 def needs_old_first(loss: LossConfig, corrections: CorrectionsConfig) -> bool:
     """Whether all log-probs at the start of the step must be known before the first update's forward pass."""
-    is_in_reward = (
-        isinstance(loss, PolicyLoss) and loss.kl.kind != "none" and loss.kl.place == "reward"
+    return (
+        corrections.needs_old_log_probs or _has_kl_in(loss, "reward") or needs_teacher_scores(loss)
     )
-    is_advantage = isinstance(loss, DistillationLossConfig) and loss.estimator == "sampled"
-    return corrections.needs_old_log_probs or is_in_reward or is_advantage
 
 
 def needs_teacher_scores(loss: LossConfig) -> bool:
@@ -41,10 +41,11 @@ def needs_teacher_scores(loss: LossConfig) -> bool:
 
 def is_gradient_from_advantage(loss: LossConfig) -> bool:
     """Whether a sample whose advantages are all 0 has a gradient of exactly 0."""
-    has_penalty = (
-        isinstance(loss, PolicyLoss) and loss.kl.kind != "none" and loss.kl.place == "loss"
-    )
-    return has_policy_ratio(loss) and not has_penalty
+    return has_policy_ratio(loss) and not _has_kl_in(loss, "loss")
+
+
+def _has_kl_in(loss: LossConfig, place: Literal["loss", "reward"]) -> bool:
+    return isinstance(loss, PolicyLoss) and loss.kl.kind != "none" and loss.kl.place == place
 
 
 def denominator_of(loss: LossConfig) -> tuple[Denominator, int | None]:
@@ -72,15 +73,15 @@ def check_models(loss: LossConfig, reference: CausalLM | None, teacher: Teacher 
         raise ConfigError(msg)
     if (teacher is not None) != isinstance(loss, DistillationLossConfig):
         given = "no teacher" if teacher is None else "a teacher"
-        msg = f"a {loss.kind} loss with {given}: distillation follows a teacher and nothing else does; give both or neither"
+        msg = f"a {loss.kind} loss with {given}: only distillation has a teacher; give both or neither"
         raise ConfigError(msg)
 
 
 def check_corrections(loss: LossConfig, corrections: CorrectionsConfig) -> None:
-    """Refuse corrections that cannot be."""
+    """Refuse corrections that this loss cannot use."""
     if corrections != CorrectionsConfig() and not loss.trains_on_completions:
         msg = f"corrections with a {loss.kind} loss: it trains on the data set's answers, which no engine drew, so there is nothing to correct; leave them out"
         raise ConfigError(msg)
     if corrections.off_policy_kl is not None and is_top_k(loss):
-        msg = f"corrections.off_policy_kl = {corrections.off_policy_kl} with top_k distillation: it drops records of negative advantage, and a KL over several ids has none; leave it out"
+        msg = f"corrections.off_policy_kl = {corrections.off_policy_kl} with top_k distillation: it drops samples of negative advantage, and a KL over several ids has no advantages; leave it out"
         raise ConfigError(msg)

@@ -1,4 +1,4 @@
-"""Log-probs of whole samples by a model, without gradient: the trainer's forward pass for whoever only measures."""
+"""Log-probs of whole samples by any model, without gradient: the trainer's forward pass, for measurements."""
 
 from collections.abc import Sequence
 
@@ -27,8 +27,8 @@ def score_samples(
         model: no weight or gradient of it changes.
         samples: any.
         micro_batch_tokens: most token rows of one forward pass.
-        share_prompts: compute what samples of a group have in common once.
-        compute: how.
+        share_prompts: compute common prefixes of a group once.
+        compute: how the passes compute.
 
     Returns:
         float32 [T] for each sample, NaN where the policy did not sample.
@@ -45,7 +45,4 @@ def score_samples(
         share_prompts=share_prompts,
     )
     index = TokenIndex(samples)
-    log_probs_S = index.new_column()
-    for batch, log_probs_R in scores(model, batches, samples, compute=compute):
-        log_probs_S[index.slots(batch)] = log_probs_R
-    return index.split(log_probs_S)
+    return index.split(index.column(scores(model, batches, samples, compute=compute)))

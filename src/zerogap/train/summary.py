@@ -1,4 +1,4 @@
-"""A step's report, once every update is done."""
+"""The metrics of a step whose updates are done."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,16 +39,16 @@ def summarise(
     max_rows: int,
     seconds: Mapping[str, float],
 ) -> TrainMetrics:
-    """What the step's columns say, once all of its updates are done.
+    """The metrics of a step, once all of its updates are done.
 
     Args:
-        plan: what was done.
-        columns: what was found.
+        plan: of the step.
+        columns: what the step computed.
         updates: micro-batches of each.
-        losses: one an update.
-        grad_norms: one an update, before clipping; none where the critic learnt alone.
-        critic: what it says of itself.
-        preferences: one an update, where answers are compared.
+        losses: one for each update.
+        grad_norms: one for each update, before clipping; none if the critic trained alone.
+        critic: its metrics.
+        preferences: one for each update, if answers are compared.
         audit: of the old log-probs that were taken over.
         learning_rate: of the updates.
         max_rows: ``train.micro_batch_tokens``.
@@ -98,7 +98,7 @@ def summarise(
 
 
 def summarise_critic(plan: StepPlan, updates: Sequence[CriticUpdate]) -> CriticMetrics:
-    """What a critic's values were worth, and what it learned."""
+    """How good a critic's values were, and how it was updated."""
     returns_S, values_S, trains_S = plan.advantages.returns_S, plan.values_S, plan.tokens.trains_S
     assert returns_S is not None, "a critic has returns"
     assert values_S is not None, "a critic has values"
@@ -128,7 +128,7 @@ def _against_the_engine(tokens: StepTokens, log_probs_S: np.ndarray) -> GapStati
 def _corrections(
     plan: StepPlan, columns: StepColumns, has_old_S: np.ndarray
 ) -> CorrectionStatistics | None:
-    """What was decided, or where nothing was, what could have been."""
+    """Statistics of the plan's corrections; without corrections, of what they could have corrected."""
     if plan.corrections is not None:
         return plan.corrections.statistics
     tokens = plan.tokens
@@ -136,7 +136,7 @@ def _corrections(
     if not is_known_S.any():
         return None
     return correct_mismatch(
-        columns.old_log_probs_S, tokens.rollout_log_probs_S, is_known_S, tokens.record_S
+        columns.old_log_probs_S, tokens.rollout_log_probs_S, is_known_S, tokens.sample_S
     ).statistics
 
 
@@ -154,5 +154,5 @@ def _preferences(updates: Sequence[DPOTerms]) -> PreferenceMetrics:
 
 
 def _mean(column_S: np.ndarray) -> float | None:
-    """Over what was written; None if nothing was."""
+    """The mean of what was written; None if nothing was."""
     return None if np.isnan(column_S).all() else float(np.nanmean(column_S, dtype=np.float64))

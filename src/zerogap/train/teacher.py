@@ -1,10 +1,10 @@
-"""A frozen teacher for on-policy distillation: what it thinks of the tokens that the policy drew, and of others.
+"""A frozen teacher for on-policy distillation: its log-probs of the tokens that the policy drew, and its likeliest ids.
 
 Its log-probs come from the trainer's own forward pass and head, at the temperature of the sample, over the ids of the
 tokenizer that both share. R targets of a micro-batch, K ids a target.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +13,14 @@ import torch
 from zerogap.errors import ConfigError
 from zerogap.kernels import PLAIN, Compute, to_host, top_k_log_probs
 from zerogap.models import CausalLM
-from zerogap.train.forward import forward_to_head, scores
+from zerogap.train.forward import forward_to_head
 from zerogap.train.packing import MicroBatch
 from zerogap.types import Sample
 
 
 @dataclass(frozen=True)
 class TopK:
-    """The teacher's likeliest ids at the place of each target, likeliest first."""
+    """The teacher's likeliest ids at the position of each target, likeliest first."""
 
     ids_RK: np.ndarray
     """int64 [R, K]"""
@@ -29,29 +29,23 @@ class TopK:
 
 
 class Teacher:
-    """Reads a model that nobody trains. Its ids must mean what the policy's mean: see ``Tokenizer.check_same_ids``."""
+    """A model that nobody trains. Its token ids must mean the same as the policy's: see ``Tokenizer.check_same_ids``."""
 
     def __init__(self, model: CausalLM, *, vocab_limit: int) -> None:
-        """Keep the model.
+        """A teacher with the policy's vocabulary.
 
         Args:
-            model: its weights loaded; they are not changed. From now on it knows no other ids than the policy's.
+            model: its weights loaded; they are not changed. Its vocabulary is limited to the policy's ids.
             vocab_limit: the policy's.
 
         Raises:
             ConfigError: the teacher has no row for some of these ids.
         """
         if model.config.vocab_size < vocab_limit:
-            msg = f"loss.teacher has a vocabulary of {model.config.vocab_size} ids and the policy's tokenizer has {vocab_limit}: it cannot judge the rest; choose a teacher with the policy's tokenizer"
+            msg = f"loss.teacher has a vocabulary of {model.config.vocab_size} ids and the policy's tokenizer has {vocab_limit}: it cannot score the rest; choose a teacher with the policy's tokenizer"
             raise ConfigError(msg)
         model.limit_vocabulary(vocab_limit)
-        self._model = model
-
-    def scores(
-        self, batches: Sequence[MicroBatch], samples: Sequence[Sample], *, compute: Compute = PLAIN
-    ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-        """Each micro-batch with the log-probs of its targets, float32 [R] in nats."""
-        return scores(self._model, batches, samples, compute=compute)
+        self.model = model
 
     @torch.no_grad()
     def top_k(
@@ -62,20 +56,14 @@ class Teacher:
         *,
         compute: Compute = PLAIN,
     ) -> TopK:
-        """The ``k`` ids that the teacher finds likeliest at each target's place, whatever was drawn there.
+        """The teacher's ``k`` likeliest ids at each target's position, whatever was drawn there.
 
-        With fewer ids than ``k`` in the vocabulary, all of them.
+        All ids if the vocabulary has fewer than ``k``.
         """
-        asked, head = (
-            forward_to_head(self._model, micro_batch, samples, compute=compute),
-            self._model.head,
+        inputs, head = (
+            forward_to_head(self.model, micro_batch, samples, compute=compute),
+            self.model.head,
         )
-        ids_UK, log_probs_UK = top_k_log_probs(
-            asked.hidden_UD,
-            head,
-            min(k, head.vocab_limit),
-            asked.temperature_U,
-            compute=compute,
-        )
-        columns = (x.index_select(0, asked.place_R) for x in (ids_UK, log_probs_UK))
-        return TopK(*(to_host(column) for column in columns))
+        k = min(k, head.vocab_limit)
+        found = top_k_log_probs(inputs.hidden_UD, head, k, inputs.temperature_U, compute=compute)
+        return TopK(*(to_host(column_UK.index_select(0, inputs.place_R)) for column_UK in found))

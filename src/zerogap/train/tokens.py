@@ -1,9 +1,9 @@
-"""The tokens of a step's samples, one after the other, as columns: what is known of them before anything is computed.
+"""The tokens of a step's samples, one after the other, as columns: all that is known before anything is computed.
 
 Letters: B samples, S all their tokens one after the other, R targets of a micro-batch, T tokens of one sample.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -17,14 +17,14 @@ from zerogap.types import Sample
 
 
 class TokenIndex:
-    """Where each token of each sample stands: its slot."""
+    """The slot of each token of each sample: its index in a column."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._samples = samples
         self._end_B = np.cumsum([len(sample) for sample in samples])
 
     def new_column(self) -> np.ndarray:
-        """float32 [S] of NaN, the mark of a slot that nothing has written."""
+        """float32 [S] of NaN, which marks a slot that nothing has written."""
         return np.full(self._end_B[-1] if len(self._end_B) else 0, np.nan, np.float32)
 
     def spread(self, values_B: np.ndarray) -> np.ndarray:
@@ -36,12 +36,19 @@ class TokenIndex:
         start_B = self._end_B - [len(sample) for sample in self._samples]
         return start_B[micro_batch.sample_R] + micro_batch.position_R
 
+    def column(self, found: Iterable[tuple[MicroBatch, np.ndarray]]) -> np.ndarray:
+        """float32 [S]: what was found of the targets of micro-batches; NaN elsewhere."""
+        column_S = self.new_column()
+        for batch, found_R in found:
+            column_S[self.slots(batch)] = found_R
+        return column_S
+
     def split(self, column_S: np.ndarray) -> list[np.ndarray]:
         """One array [T] a sample."""
         return np.split(column_S, self._end_B[:-1])
 
     def name(self, slot: int) -> str:
-        """How an error calls the token of a slot."""
+        """The name of a slot's token in errors."""
         at = int(np.searchsorted(self._end_B, slot, side="right"))
         position = slot - (self._end_B[at] - len(self._samples[at]))
         return f"rollout {self._samples[at].rollout_id}, position {position}"
@@ -49,14 +56,14 @@ class TokenIndex:
 
 @dataclass(frozen=True, eq=False)
 class StepTokens:
-    """Columns of a step's samples, made from the samples and from who takes part."""
+    """Columns of a step's samples, made from the samples and the participants."""
 
     samples: Sequence[Sample]
     who: Participants
 
     @cached_property
     def index(self) -> TokenIndex:
-        """Of the samples."""
+        """The slots of the samples' tokens."""
         return TokenIndex(self.samples)
 
     @cached_property
@@ -71,11 +78,11 @@ class StepTokens:
 
     @cached_property
     def num_loss_tokens_B(self) -> np.ndarray:
-        """int64 [B]: 0 for samples that have no part."""
+        """int64 [B]: 0 for samples that take no part."""
         return np.array([s.num_loss_tokens for s in self.samples]) * self.who.is_kept_B
 
     @cached_property
-    def record_S(self) -> np.ndarray:
+    def sample_S(self) -> np.ndarray:
         """int64 [S]: the sample of each token."""
         return self.index.spread(np.arange(len(self.samples)))
 
@@ -97,13 +104,13 @@ class StepTokens:
 
 
 class Score(Protocol):
-    """Forward passes over a step's samples with the weights as they are, without gradient."""
+    """Forward passes over a step's samples with the current weights, without gradient."""
 
     def __call__(self, phase: Phase, is_wanted_B: np.ndarray, /) -> np.ndarray:
-        """One number for each token that trains of the wanted samples: float32 [S], NaN elsewhere.
+        """One number for each trained token of the wanted samples: float32 [S], NaN elsewhere.
 
         Args:
-            phase: old: log-probs by the policy; reference, teacher: by that model; values: before each token, by the critic.
+            phase: old, reference, teacher: log-probs by policy, reference, teacher; values: the critic's, before each token.
             is_wanted_B: bool [B].
         """
         ...

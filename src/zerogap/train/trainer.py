@@ -1,7 +1,7 @@
-"""Whoever trains: plans a step, carries it out, and keeps what the next one depends on.
+"""The interface of a trainer: it plans a step, carries it out, and keeps what the next one depends on.
 
-``NativeTrainer`` does it in this process. Several processes can do it too: a plan is made once and knows nothing of them
-(``plan_step``), scores are gathered from whoever has a model, and the gradients of the plan's leaves add up to the update's.
+``NativeTrainer`` does this in one process. Several processes can do it too: a plan is made once and does not depend on them
+(``plan_step``), scores come from any process with the model, and the gradients of the plan's leaves add up to the update's.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ class Trainer(Protocol):
     """Writes the model's weights in place, only inside ``step``."""
 
     name: str
-    """Of its part of a checkpoint."""
+    """The name of its part of a checkpoint."""
 
     @property
     def is_inconsistent(self) -> bool:
@@ -29,14 +29,14 @@ class Trainer(Protocol):
         ...
 
     def use_gemm(self, gemm: Gemm) -> None:
-        """Multiply matrices with these, from the next pass on."""
+        """Use these GEMM kernels from the next pass on."""
         ...
 
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
-        """Correct with these, from the next plan on.
+        """Use these corrections from the next plan on.
 
         Raises:
-            ConfigError: this loss has nothing that they could correct.
+            ConfigError: this loss has nothing to correct.
         """
         ...
 
@@ -47,18 +47,18 @@ class Trainer(Protocol):
         exact_version: int | None = None,
         on_progress: Callable[[TrainProgress], None] | None = None,
     ) -> StepPlan:
-        """Decide everything that depends on the whole batch, and compute what must be known before the weights move.
+        """Decide everything that depends on the whole batch, and compute what must be known before the weights change.
 
         Args:
             samples: any order; invalid outcomes and samples without loss tokens are left out and counted.
-            exact_version: version of the weights as they are now, if what the engine reports under it are this
-                trainer's own log-probs to the bit: exact numerics, and no penalty, bias or ban on the logits. Later updates
-                then take those of samples that it drew and audit a share. None: score everything.
+            exact_version: version of the current weights, if the log-probs that the engine reports under it equal this
+                trainer's to the bit: exact numerics, and no penalty, bias or ban on the logits. Later updates then take
+                the engine's log-probs of samples that it drew, and audit a share. None: score everything.
             on_progress: called after each micro-batch.
 
         Raises:
             DataError: no sample trains, or one cannot be scored.
-            NumericsError: a reward or a log-prob is not finite; names the record.
+            NumericsError: a reward or a log-prob is not finite; names the sample.
         """
         ...
 
@@ -72,7 +72,7 @@ class Trainer(Protocol):
             on_progress: called after each micro-batch; counts on from those of ``plan``.
 
         Raises:
-            NumericsError: a log-prob or the gradient is not finite; names the record or the parameter. See ``is_inconsistent``.
+            NumericsError: a log-prob or the gradient is not finite; names the sample or the parameter. See ``is_inconsistent``.
         """
         ...
 
@@ -95,13 +95,13 @@ class Trainer(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write everything but the weights that the next step depends on into an empty folder."""
+        """Write everything that the next step depends on, except the weights, into an empty folder."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Go on from what ``save`` wrote; the model's weights are loaded before.
+        """Continue from what ``save`` wrote; the model's weights are loaded before.
 
         Raises:
-            CheckpointError: it is of another model or loss. Errors of reading files are raised as they are.
+            CheckpointError: it belongs to another model or loss. Errors of reading files are raised unchanged.
         """
         ...

@@ -1,7 +1,7 @@
 """Weights on their way from trainer to engine: digests, the last versions, publishing.
 
-Comes in: a trainer's parameters and a version number. Goes out: an engine that holds the same bits, or refuses to
-generate; and for every version the digest that says which weights it stands for. Nothing here trains or generates.
+In: a trainer's parameters and a version number. Out: an engine that holds the same bits or refuses to generate, and the
+digest of each version's weights. Nothing here trains or generates.
 """
 
 from zerogap.weights.copying import copy_weights

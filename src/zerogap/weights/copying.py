@@ -1,4 +1,4 @@
-"""Weights from one place to another, in place: who reads the target by address (a recorded pass) goes on reading it."""
+"""Copies weights in place: the target keeps its addresses, so captured graphs that read it stay valid."""
 
 from collections.abc import Iterable
 
@@ -16,22 +16,22 @@ def copy_weights(weights: Iterable[tuple[str, Tensor]], into: NamedWeights) -> N
     """Write every tensor into the one of its name.
 
     Args:
-        weights: (name, values), each name of ``into`` once; read one after the other, so they may be made on the way.
-        into: the storage that is written.
+        weights: (name, values), each name of ``into`` once; read one at a time, so a generator may make them.
+        into: the tensors to write.
 
     Raises:
-        WeightSyncError: a tensor is unknown, comes twice, is missing, or has another shape or dtype. What came before it is
-            written: the target then holds weights of no version.
+        WeightSyncError: a tensor is unknown, comes twice, is missing, or has another shape or dtype. Earlier tensors are
+            already written: the target then mixes versions.
     """
     written: set[str] = set()
     for name, tensor in weights:
         target = into.get(name)
         if target is None or name in written:
-            what = "comes twice" if name in written else "has no place in the target"
-            msg = f"weights: {name} {what}, which holds {len(into)} tensors ({named(into)}); send each of its tensors once, by these names"
+            what = "comes twice for" if name in written else "has no place in"
+            msg = f"weights: {name} {what} the target of {len(into)} tensors ({named(into)}); send each of its tensors once, by these names"
             raise WeightSyncError(msg)
         if (target.shape, target.dtype) != (tensor.shape, tensor.dtype):
-            msg = f"weights: {name} is {describe(tensor)}, and {describe(target)} where it is to be written: the two models differ; build both from one config and dtype"
+            msg = f"weights: {name} is {describe(tensor)}, and {describe(target)} in the target: the two models differ; build both from one config and dtype"
             raise WeightSyncError(msg)
         target.copy_(tensor)
         written.add(name)

@@ -1,12 +1,12 @@
-"""What a version number stands for: a digest of every tensor, and one of all of them.
+"""Digests of weights: one of each tensor, and one of all of them. A version number stands for these.
 
 XXH3 with 128 bits: it guards against mistakes (a tensor that was never sent, sent twice, or half), not against an
-adversary. Bytes are taken as they are, so -0.0 differs from 0.0 and one NaN from another.
+adversary. Bytes are taken as they are, so -0.0 differs from 0.0, and NaNs of different bits differ.
 """
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from zerogap.errors import WeightSyncError
 NamedWeights = Mapping[str, Tensor]
 """Tensors by the trainer's names; they are the storage itself, not copies, unless a docstring says otherwise."""
 Rounding = Callable[[Tensor], Tensor]
-"""Values of another precision in tensors of the same dtype; element by element."""
+"""Rounds values to another precision, element by element; the tensor's dtype stays."""
 
 
 class Place(NamedTuple):
@@ -33,12 +33,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightDigest:
-    """Digests of named tensors. Equal exactly if names, shapes, dtypes and bytes are, in whatever order they came."""
+    """Digests of named tensors. Equal exactly if names, shapes, dtypes and bytes are equal, in any order."""
 
     tensors: Mapping[str, str]
     """32 hexadecimal digits over dtype, shape and bytes, by name."""
-    num_bytes: int = field(compare=False)
-    """What was read for it; a storage that has two names (a tied head) is read once."""
 
     @property
     def hex(self) -> str:
@@ -55,12 +53,12 @@ class WeightDigest:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A model's parameters by name, sharing its storage; buffers are no weights."""
+    """A model's parameters by name, sharing its storage; no buffers."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Those of ``named_weights`` that are trained: the rest, which requires no gradient, stays as it was loaded."""
+    """Those of ``named_weights`` that require a gradient; the others stay as they were loaded."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -70,20 +68,22 @@ def unrounded(tensor: Tensor) -> Tensor:
 
 
 def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> WeightDigest:
-    """The digest of ``rounding`` of each tensor, on as many threads as torch uses.
+    """The digest of all tensors after ``rounding``, on as many threads as torch uses.
 
     Raises:
         WeightSyncError: the weight set is empty.
     """
     if not weights:
-        msg = "a digest was asked of no tensors, and would agree with every other model that has none; pass the model's parameters by name"
+        msg = "the weight set has no tensors, so its digest would equal that of any other empty set; pass the model's parameters by name"
         raise WeightSyncError(msg)
+    places = places_of(weights)
     names_at: dict[Place, list[str]] = {}
-    # Large ones first: the threads then end together.
+    # Largest first, so that the threads end together.
     for name in sorted(weights, key=lambda name: -weights[name].nbytes):
-        names_at.setdefault(_place_of(weights[name]), []).append(name)
+        names_at.setdefault(places[name], []).append(name)
+    # A storage that has two names (a tied head) is read once.
     distinct = [weights[names[0]] for names in names_at.values()]
-    # xxhash lets other threads run while it digests a large buffer.
+    # xxhash releases the GIL while it digests a large buffer.
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
         found = list(pool.map(lambda tensor: digest_tensor(rounding(tensor)), distinct))
     digests = {
@@ -91,7 +91,7 @@ def digest_weights(weights: NamedWeights, *, rounding: Rounding = unrounded) -> 
         for names, digest in zip(names_at.values(), found, strict=True)
         for name in names
     }
-    return WeightDigest(digests, num_bytes=sum(tensor.nbytes for tensor in distinct))
+    return WeightDigest(digests)
 
 
 def weight_fingerprint(model: nn.Module) -> str:
@@ -101,7 +101,10 @@ def weight_fingerprint(model: nn.Module) -> str:
 
 def places_of(weights: NamedWeights) -> dict[str, Place]:
     """The place of each tensor, by name."""
-    return {name: _place_of(tensor) for name, tensor in weights.items()}
+    return {
+        name: Place(t.device, t.data_ptr(), tuple(t.shape), t.stride(), t.dtype)
+        for name, t in weights.items()
+    }
 
 
 def digest_tensor(tensor: Tensor) -> str:
@@ -111,8 +114,3 @@ def digest_tensor(tensor: Tensor) -> str:
     content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     whole.update(content.data)
     return whole.hexdigest()
-
-
-def _place_of(tensor: Tensor) -> Place:
-    shape, stride = tuple(tensor.shape), tensor.stride()
-    return Place(tensor.device, tensor.data_ptr(), shape, stride, tensor.dtype)

@@ -1,4 +1,4 @@
-"""The last versions of a model's weights, in host memory: what a token of an older version is scored with."""
+"""The last versions of a model's weights, in host memory, to score tokens of older versions."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from zerogap.weights.digest import NamedWeights, named_weights
 class WeightHistory:
     """Copies of the parameters of at most ``capacity`` versions; the oldest makes room for the next.
 
-    Owns the copies. The memory of a version that goes is used for the one that comes.
+    Owns the copies. A new version reuses the memory of the one that it evicts.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -23,13 +23,8 @@ class WeightHistory:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """What is held, oldest first."""
+        """The versions that are held, oldest first."""
         return tuple(sorted(self._copies))
-
-    @property
-    def num_bytes(self) -> int:
-        """Host memory of all copies."""
-        return sum(tensor.nbytes for copy in self._copies.values() for tensor in copy.values())
 
     def remember(self, version: int, model: nn.Module) -> None:
         """Copy a model's parameters as those of ``version``.
@@ -47,7 +42,7 @@ class WeightHistory:
         self._copies[version] = copy
 
     def restore(self, version: int, weights: NamedWeights) -> None:
-        """Hold the tensors of a version that was saved; they are this history's from here on.
+        """Hold the tensors of a saved version; this history owns them from here on.
 
         Raises:
             WeightSyncError: the version is older than what is held, or of another model.
@@ -58,7 +53,7 @@ class WeightHistory:
         self._copies[version] = dict(weights)
 
     def weights(self, version: int) -> NamedWeights:
-        """A version's tensors; to be read, and valid until the version is evicted.
+        """A version's tensors, to read only; valid until the version is evicted.
 
         Raises:
             UnknownWeightVersion: it is not held any more, or never was.
@@ -80,7 +75,7 @@ class WeightHistory:
 
     def _room(self, weights: NamedWeights) -> dict[str, Tensor]:
         if len(self._copies) == self.capacity:
-            # Taken out first: a copy that fails half way must not stay under its old number.
+            # Removed first: if the copy fails half way, nothing may stay under the old number.
             return self._copies.pop(min(self._copies))
         return {
             name: torch.empty(tensor.shape, dtype=tensor.dtype) for name, tensor in weights.items()
@@ -91,22 +86,21 @@ class WeightHistory:
             return
         newest = max(self._copies)
         if version < newest:
-            msg = f"version {version} was to be remembered after version {newest}: versions only grow, so one of the two numbers is wrong; remember each version when it is published"
+            msg = f"version {version} came after version {newest}: versions only grow, so one of the two numbers is wrong; remember each version when it is published"
             raise WeightSyncError(msg)
-        held = self._copies[newest]
-        kinds = {name: describe(tensor) for name, tensor in weights.items()}
-        if kinds != (expected := {name: describe(tensor) for name, tensor in held.items()}):
-            wrong = {name for name, _ in kinds.items() ^ expected.items()}
+        given, held = (
+            {(name, describe(tensor)) for name, tensor in tensors.items()}
+            for tensors in (weights, self._copies[newest])
+        )
+        if wrong := {name for name, _ in given ^ held}:
             msg = f"version {version} is of another model than version {newest}: {named(wrong)} differ in name, shape or dtype; use a history for each model"
             raise WeightSyncError(msg)
 
     def _refuse_others(self, version: int, weights: NamedWeights) -> None:
         held = self._copies[version]
-        wrong = [n for n in held.keys() | weights.keys() if not _is_equal(held, weights, n)]
+        wrong = held.keys() ^ weights.keys()
+        common = held.keys() & weights.keys()
+        wrong |= {n for n in common if not torch.equal(held[n], weights[n].cpu())}
         if wrong:
             msg = f"version {version} is remembered already, with other values of {named(wrong)}: a version's weights never change; give changed weights the next number"
             raise WeightSyncError(msg)
-
-
-def _is_equal(ours: NamedWeights, theirs: NamedWeights, name: str) -> bool:
-    return name in ours and name in theirs and torch.equal(ours[name], theirs[name].cpu())

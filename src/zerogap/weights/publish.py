@@ -1,11 +1,10 @@
-"""From a trained version to one that is generated with: complete, checked on both sides, or not served at all.
+"""Publishes trained weights to an engine: complete and checked on both sides, or not at all.
 
-A ``WeightSink`` is whoever generates: our engine, or another one behind the same calls, here or elsewhere. Between ``begin`` and
-``end`` it refuses to generate. ``end`` is called only after a digest of what it reads agrees with what was to be
-served, so that any failure on the way leaves it refusing until a publish succeeds.
+A ``WeightSink`` is the engine: ours, or another one behind the same calls, in this process or elsewhere. Between ``begin``
+and ``end`` it refuses to generate. ``end`` is called only after the digest of what it reads equals the digest of what was to
+be served, so after any failure it refuses to generate until a publish succeeds.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,27 +19,27 @@ from zerogap.weights.versions import WeightVersions
 
 
 class WeightSink(Protocol):
-    """Whoever generates with the published weights."""
+    """An engine that generates with the published weights."""
 
     def begin_weight_update(self) -> None:
-        """From here on refuse to generate; a second call begins again."""
+        """Refuse to generate from here on; a second call begins again."""
         ...
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Take every tensor over, by the trainer's names, in place."""
+        """Copy every tensor in place, by the trainer's names."""
         ...
 
     def digest(self) -> WeightDigest:
-        """Of what generation reads now, by the trainer's names and in its dtypes.
+        """The digest of what generation reads now, by the trainer's names and in its dtypes.
 
-        Never of what was received: a sink with another layout (split projections, bf16) digests what lies in that layout.
+        Never of what was received: a sink with another layout (split projections, bf16) digests its own layout's values.
         """
         ...
 
     def places(self) -> Mapping[str, Place]:
-        """Where the tensors lie that generation reads as they are, by the trainer's names.
+        """The places of the tensors that generation reads unchanged, by the trainer's names.
 
-        None of another process, or of another layout: their memory cannot be the trainer's.
+        Without tensors of another process or another layout: their memory cannot be the trainer's.
         """
         ...
 
@@ -53,19 +52,14 @@ class WeightSink(Protocol):
 class Published:
     """A publish that succeeded."""
 
-    version: int
-    """The trainer's."""
     version_served: int
-    """What tokens are marked with from here on; ``version`` less the lag."""
+    """The version that tokens are marked with from here on: the trainer's minus the lag."""
     digest: WeightDigest
-    """Of what the engine reads, which may be rounded; ``WeightVersions`` has that of the version before rounding."""
+    """Of what the engine reads, which may be rounded; ``WeightVersions`` has the digest before rounding."""
     fingerprint: str
-    """``WeightDigest.hex`` of the trainer's weights, as a checkpoint keeps it. What the served version stands for is another
-    one where that is older."""
+    """``WeightDigest.hex`` of the trainer's weights, as a checkpoint keeps it. An older served version has another one."""
     is_shared: bool
-    """Engine and trainer read one storage: one digest speaks for both, and nothing was copied."""
-    seconds: float
-    """For copying, digesting and comparing."""
+    """Engine and trainer read one storage: one digest covers both, and nothing was copied."""
 
 
 class Publisher:
@@ -80,10 +74,9 @@ class Publisher:
         """Serve what the source has for ``version``; the trainer's weights must not change meanwhile.
 
         Raises:
-            WeightSyncError: the two sides differ (named tensors), or a number stands for two sets of weights. After this
-                and any other exception the sink refuses to generate until a publish succeeds.
+            WeightSyncError: the two sides differ (names the tensors), or one version has two sets of weights. After this and
+                any other exception the sink refuses to generate until a publish succeeds.
         """
-        began_s = time.perf_counter()
         self._sink.begin_weight_update()
         served = self._source.take(version)
         digest, is_shared = self._transfer(served)
@@ -93,16 +86,14 @@ class Publisher:
         self._versions.record(served, origin.hex)
         self._sink.end_weight_update(served)
         return Published(
-            version=version,
             version_served=served,
             digest=digest,
             fingerprint=trained.hex,
             is_shared=is_shared,
-            seconds=time.perf_counter() - began_s,
         )
 
     def _transfer(self, served: int) -> tuple[WeightDigest, bool]:
-        """Copy unless it is one storage; the digest of what the sink reads, and whether it is."""
+        """Copy unless the storage is shared. Returns the digest of what the sink reads, and whether it is shared."""
         weights, rounding = self._source.weights(served), self._source.rounding
         places = self._sink.places()
         self._source.check_sink(places)

@@ -19,7 +19,7 @@ from zerogap.weights.history import WeightHistory
 
 
 class WeightSource(Protocol):
-    """Knows the trainer's weights, and what of them generation gets."""
+    """The trainer's weights, and which version of them the engine gets."""
 
     @property
     def rounding(self) -> Rounding:
@@ -31,11 +31,11 @@ class WeightSource(Protocol):
         ...
 
     def take(self, version: int) -> int:
-        """The trainer's weights are those of ``version`` now. Returns the version to be served: this or an older one."""
+        """The trainer's weights are now those of ``version``. Returns the version to serve: this or an older one."""
         ...
 
     def weights(self, served: int) -> NamedWeights:
-        """A version's weights before ``rounding``; what ``take`` returned last is always there."""
+        """A version's weights before ``rounding``; the version that ``take`` returned last is always there."""
         ...
 
     def check_sink(self, places: Mapping[str, Place]) -> None:
@@ -48,7 +48,7 @@ class WeightSource(Protocol):
 
 
 class SharedWeights:
-    """Generation reads the trainer's own storage: nothing is copied, and only the newest version exists."""
+    """The engine reads the trainer's own storage: nothing is copied, and only the newest version exists."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -71,12 +71,12 @@ class SharedWeights:
         ours = places_of(self.trained())
         wrong = [n for n in ours.keys() | places.keys() if ours.get(n) != places.get(n)]
         if wrong:
-            msg = f"weights are published as shared, but {named(wrong)} of the engine are not the trainer's storage and would stay as they are; build the engine on the trainer's model, or publish with CopiedWeights"
+            msg = f"weights are published as shared, but {named(wrong)} of the engine are not the trainer's storage and would never change; build the engine on the trainer's model, or publish with CopiedWeights"
             raise WeightSyncError(msg)
 
 
 class CopiedWeights:
-    """Generation has weights of its own: ``lag`` versions older than the trainer's, rounded to its precision."""
+    """The engine has its own weights: ``lag`` versions older than the trainer's, rounded to the engine's precision."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class CopiedWeights:
         Args:
             model: the trainer's; never written.
             history: gets every version that is published; needed for a lag.
-            lag: versions between the trainer's weights and the served ones; at the beginning version 0 is served for longer.
-            rounding: the engine's precision, such as to bf16 values in fp32 tensors.
+            lag: how many versions the served weights are older; version 0 is served until there is such a version.
+            rounding: to the engine's precision, such as bf16 values in fp32 tensors.
         """
         held = 0 if history is None else history.capacity
         if lag < 0 or (lag and held <= lag):
-            msg = f"lag = {lag} with a history of {held} versions: serving weights that are {lag} versions old takes the last {lag + 1} of them, and a lag is 0 or more; use WeightHistory({max(lag, 0) + 1})"
+            msg = f"lag = {lag} with a history of {held} versions: a lag is 0 or more, and serving weights that are {lag} versions old needs the last {lag + 1}; use WeightHistory({max(lag, 0) + 1})"
             raise ConfigError(msg)
         self._model = model
         self._history = history
@@ -118,7 +118,7 @@ class CopiedWeights:
         return max(0, version - self._lag)
 
     def weights(self, served: int) -> NamedWeights:
-        """From the history, if there is one.
+        """A version's weights: the history's, or without one the model's.
 
         Raises:
             UnknownWeightVersion: the run was resumed without its older versions.

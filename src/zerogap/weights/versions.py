@@ -1,4 +1,4 @@
-"""Which weights each version number stands for: a token is believed only if its version's digest is known."""
+"""Which weights each version number stands for: a token is accepted only if its version's digest is known."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,8 +13,8 @@ _NUM_LISTED = 8
 class WeightVersions:
     """Digest by version, for the whole run; saved with its checkpoints.
 
-    A number never stands for two different sets of weights, across resumes too. The digest is that of the trainer's
-    weights of the version: an engine of another precision samples with the same version, rounded.
+    A number never stands for two different sets of weights, across resumes too. The digest is of the trainer's weights: an
+    engine of another precision samples with the same version, rounded.
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class WeightVersions:
         return version in self._digests
 
     def record(self, version: int, digest: str) -> None:
-        """The engine serves this version, whose weights have this digest before any rounding.
+        """Record a version that the engine serves, and its weights' digest before rounding.
 
         Raises:
-            WeightSyncError: the version stands for others already.
+            WeightSyncError: the version stands for other weights already.
         """
         if version < 0:
             msg = f"weight version {version} is negative, which marks tokens that were not sampled; use 0 or more"
@@ -48,7 +48,7 @@ class WeightVersions:
         return self._digests[version]
 
     def admit(self, samples: Iterable[Sample]) -> None:
-        """Refuse samples with a token of weights that nobody can name. Tokens that were not sampled have no version.
+        """Refuse samples with a token of an unknown version. Tokens that were not sampled have no version.
 
         Raises:
             UnknownWeightVersion: names the first such rollout.
@@ -62,15 +62,15 @@ class WeightVersions:
                 raise UnknownWeightVersion(self._unknown(what))
 
     def state_dict(self) -> dict[str, str]:
-        """For a checkpoint, as JSON has it: digests by version as text."""
+        """For a checkpoint, as JSON: digests by version as text."""
         return {str(version): digest for version, digest in sorted(self._digests.items())}
 
     def load_state_dict(self, state: Mapping[str, str]) -> None:
-        """Know what a run knew when it was saved, instead of what is known now."""
+        """Replace the known digests with a saved run's."""
         self._digests = {int(version): digest for version, digest in state.items()}
 
     def _unknown(self, what: str) -> str:
         known = sorted(self._digests)
         listed = ", ".join(map(str, known[-_NUM_LISTED:])) or "none"
         some = f"the last of {len(known)}: " if len(known) > _NUM_LISTED else ""
-        return f"{what}, whose weights have no known digest (known versions: {some}{listed}), so nobody can say which policy that was; publish weights before generating with them, and train only on rollouts of this run"
+        return f"{what}, whose weights have no known digest (known versions: {some}{listed}), so the policy behind it is unknown; publish weights before generating with them, and train only on rollouts of this run"

@@ -15,7 +15,7 @@ LEVELS = ["token", "sequence", "geometric"]
 
 
 def batch(seed=0, num_samples=6, scale=0.4):
-    """Records of 1-9 tokens, some of which do not train and hold NaN."""
+    """Samples of 1-9 tokens, some of which do not train and hold NaN."""
     rng = np.random.default_rng(seed)
     sample = np.repeat(np.arange(num_samples), rng.integers(1, 10, size=num_samples))
     rollout = -rng.exponential(size=len(sample)).astype(np.float32)

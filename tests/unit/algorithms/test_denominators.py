@@ -26,7 +26,7 @@ def test_records_that_share_an_id_share_a_denominator(kind):
     found = loss_denominators(
         np.array([3, 0, 17, 5, 0]), kind=kind, shared_ids=["a", "b", "b", "a", "c"]
     )
-    # a has 8 tokens, b 17, and c none, so that it is no group.
+    # a has 8 tokens, b has 17, and c has none, so it does not count as a group.
     EXACT.check(found, np.array([16.0, np.inf, 34.0, 16.0, np.inf]))
 
 

@@ -27,7 +27,7 @@ def at_top_k(logits: Tensor, teacher: Tensor, num_ids: int):
 
 
 def loop_kl(logits, teacher, ids, direction):
-    """By the definition, with the ids that are left summed one by one."""
+    """By the definition, with the remaining ids summed one by one."""
     result = []
     for row in range(len(logits)):
         chosen = set(ids[row].tolist())

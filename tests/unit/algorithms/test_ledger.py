@@ -181,7 +181,7 @@ def test_every_pair_is_as_likely_as_every_other():
     drawn = np.zeros(7)
     for seed in range(4_000):
         drawn[choose_samples(counts, groups, share=0.01, min_samples=1, seed=(seed,))] += 1
-    # Of one sample: first of a pair half of the time, of a pair of its own always; there are 4 pairs.
+    # Chance of one sample: it is first of its pair half of the time, always if it is alone; there are 4 pairs.
     expected = 4_000 / 4 * np.array([0.5] * 6 + [1.0])
     assert np.abs(drawn - expected).max() < 5 * np.sqrt(expected.max())
 

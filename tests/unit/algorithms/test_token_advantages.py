@@ -23,7 +23,7 @@ SAMPLES = 6
 
 
 def batch(seed=0):
-    """Records with masked tokens at the front, in the middle and at the end, one of them masked altogether."""
+    """Samples with masked tokens at the front, in the middle and at the end; one sample is masked altogether."""
     rng = np.random.default_rng(seed)
     sample = np.repeat(np.arange(SAMPLES), rng.integers(2, 12, size=SAMPLES))
     mask = (rng.random(len(sample)) < 0.6) & (sample != 2)

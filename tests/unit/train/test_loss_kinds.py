@@ -1,4 +1,4 @@
-"""What the kinds of loss ask for before the first update, and what they refuse."""
+"""What the kinds of loss need before the first update, and what they refuse."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from helpers.loss_cases import (
     trainer_of,
 )
 from helpers.planted_fault import planted_fault
-from helpers.tiny_models import tiny_model
+from helpers.tiny_models import tiny_model, weights_of
 from helpers.tolerance import EXACT
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 
@@ -51,6 +51,8 @@ def phases_of(case, samples=None, *, exact_version=None, **train):
     )
     assert seen[-1].rows_done == seen[-1].rows_total
     assert all(progress.rows_done <= progress.rows_total for progress in seen)
+    assert [p.rows_done for p in seen] == sorted({p.rows_done for p in seen})
+    assert sum(p.phase == "update" for p in seen) == metrics.num_micro_batches
     rows, before = {}, 0
     for progress in seen:
         rows[progress.phase] = rows.get(progress.phase, 0) + progress.rows_done - before
@@ -75,7 +77,8 @@ def phases_of(case, samples=None, *, exact_version=None, **train):
     ],
 )
 def test_only_what_a_loss_needs_is_computed(name, expected):
-    assert phases_of(CASES[name])[0].keys() == expected
+    rows, metrics = phases_of(CASES[name])
+    assert rows == dict.fromkeys(expected, metrics.num_rows)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_a_difference_that_is_seen_before_corrections_has_everything_scored():
     assert metrics.audit.num_taken == 0
     assert metrics.audit.num_different > 0
     assert metrics.corrections == plain.corrections
-    with pytest.MonkeyPatch.context() as blind, planted_fault("the engine's are believed"):
+    with pytest.MonkeyPatch.context() as blind, planted_fault("the engine's are taken unseen"):
         blind.setattr(old_log_probs_module, "compare", lambda *_: OldLogProbAudit())
         _, believed = phases_of(WEIGHTED, samples, exact_version=0)
         EXACT.check(believed.corrections.k3, plain.corrections.k3)
@@ -139,7 +142,7 @@ def test_statistics_of_corrections_are_reported_when_all_are_off():
 
 
 def test_rejection_changes_no_denominator():
-    # A veto that every record fails leaves a loss of 0, not one of 0 / 0.
+    # A veto that every sample fails leaves a loss of 0, not of 0 / 0.
     case = Case(GRPOLossConfig(), CorrectionsConfig(veto=0.999))
     gradient, metrics = gradients_of(case)
     assert metrics.corrections.fraction_kept == 0.0
@@ -154,25 +157,21 @@ def test_a_step_without_an_engine_has_no_gap():
 
 
 def test_a_critic_warms_up_alone_and_then_the_policy_learns():
-    case = Case(PPOLossConfig(kind="ppo", critic=CriticConfig(warmup_steps=2, learning_rate=1e-2)))
-    trainer = trainer_of(case, learning_rate=1e-2, weight_decay=0.1)
+    case = Case(PPOLossConfig(kind="ppo", critic=CriticConfig(warmup_steps=2, learning_rate=1e-3)))
+    trainer = trainer_of(case, learning_rate=1e-2, weight_decay=0.1, updates_per_step=2)
     samples = samples_for(case.loss)
-
-    def weights(model):
-        return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-    policy, values = weights(trainer.model), weights(trainer.critic.model)
+    policy, values = weights_of(trainer.model), weights_of(trainer.critic.model)
     found = [train_on(trainer, samples) for _ in range(2)]
-    EXACT.check(weights(trainer.model), policy)
+    EXACT.check(weights_of(trainer.model), policy)
     assert [m.critic.is_alone for m in found] == [True, True]
     assert [m.grad_norm for m in found] == [0.0, 0.0]
     assert found[1].critic.loss < found[0].critic.loss
-    assert not torch.equal(weights(trainer.critic.model)["value_head"], values["value_head"])
+    assert not torch.equal(weights_of(trainer.critic.model)["value_head"], values["value_head"])
     third = train_on(trainer, samples)
     assert not third.critic.is_alone
     assert third.grad_norm > 0
     with planted_fault("the policy moves"):
-        EXACT.check(weights(trainer.model), policy)
+        EXACT.check(weights_of(trainer.model), policy)
 
 
 def test_a_fresh_critic_knows_nothing_and_learns():
@@ -184,22 +183,6 @@ def test_a_fresh_critic_knows_nothing_and_learns():
     explained = [train_on(trainer, samples).critic.explained_variance for _ in range(8)]
     assert explained[0] == 0.0
     assert explained[-1] > 0.3
-
-
-def test_preferred_answers_become_more_likely():
-    trainer = trainer_of(Case(DPOLossConfig(kind="dpo")), learning_rate=3e-3)
-    samples = samples_for(DPOLossConfig(kind="dpo"))
-    margins = [train_on(trainer, samples).preferences.margin_mean for _ in range(5)]
-    assert margins[-1] > margins[0]
-
-
-def test_a_teachers_answers_become_more_likely():
-    for name in ("distillation, top_k", "distillation, forward", "distillation, sampled"):
-        case = CASES[name]
-        trainer = trainer_of(case, learning_rate=3e-3)
-        samples = samples_for(case.loss)
-        distances = [train_on(trainer, samples).kl_to_teacher for _ in range(6)]
-        assert distances[-1] < distances[0]
 
 
 TEACHER = DistillationLossConfig(kind="distillation", teacher="t", estimator="top_k")
@@ -282,16 +265,12 @@ def test_reference_answers_and_samples_have_the_same_log_probs():
 
 
 OVER_THE_STEP = {"grpo, corrected", "distillation, forward", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward"}  # fmt: skip
-"""Weights, normalisation or values are decided once over all updates: as many steps would decide others."""
-
-
-def weights_after(trainer):
-    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+"""Weights, normalisation or values are decided once over all updates; one step for each update would decide others."""
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in OVER_THE_STEP])
 def test_several_updates_are_as_many_steps_against_the_log_probs_of_the_first(name):
-    """To the bit: samples, denominators, preferences and ratios of an update are its own, old log-probs are the step's."""
+    """To the bit: an update has its own samples, denominators, preferences and ratios; old log-probs are the step's."""
     case, settings = CASES[name], {"learning_rate": 1e-3, "max_grad_norm": 1.0}
     samples = samples_for(case.loss)
     whole = trainer_of(case, updates_per_step=3, **settings)
@@ -304,19 +283,19 @@ def test_several_updates_are_as_many_steps_against_the_log_probs_of_the_first(na
         trainer = trainer_of(case, **settings, **train)
         for group in order:
             train_on(trainer, [s for s in samples if s.group_id == group])
-        return weights_after(trainer)
+        return weights_of(trainer.model)
 
     groups = list(dict.fromkeys(sample.group_id for sample in samples))
     bypass = {"old_log_probs": "rollout"} if case.loss.trains_on_completions else {}
-    EXACT.check(weights_after(whole), by_steps(groups, **bypass))
+    EXACT.check(weights_of(whole.model), by_steps(groups, **bypass))
     with planted_fault("another order of the updates"):
-        EXACT.check(weights_after(whole), by_steps(groups[::-1], **bypass))
+        EXACT.check(weights_of(whole.model), by_steps(groups[::-1], **bypass))
 
 
 def everything_after(trainer):
-    """Weights of the policy and all that the trainer keeps, a critic's weights among it."""
+    """The policy's weights and all that the trainer keeps, including a critic's weights."""
     state = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
-    return weights_after(trainer) | state
+    return weights_of(trainer.model) | state
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -325,7 +304,7 @@ def test_a_trainer_goes_on_from_its_state_to_the_bit(name):
     samples = samples_for(case.loss)
     whole, resumed = trainer_of(case, **settings), trainer_of(case, **settings)
     train_on(whole, samples)
-    kept, weights = everything_after(whole), weights_after(whole)
+    kept, weights = everything_after(whole), weights_of(whole.model)
     state = {entry: tensor for entry, tensor in kept.items() if entry not in weights}
     resumed.model.load_state_dict(weights)
     resumed.load_state_dict(state)

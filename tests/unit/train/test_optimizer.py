@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.planted_fault import assert_notices, planted_fault
+from helpers.tiny_models import weights_of
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 from torch import nn
 
@@ -56,7 +57,7 @@ def loop_adamw(start, gradients, decay):
 
 def test_updates_match_a_float64_loop_and_vectors_do_not_decay():
     model = Toy()
-    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    start = weights_of(model)
     optimizer, gradients = build(model), {"weight": [], "bias": []}
     for step in range(4):
         optimizer.zero_grad()
@@ -101,7 +102,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(value):
     optimizer = build(model)
     fill(model, 0)
     optimizer.update(LR)
-    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+    weights = weights_of(model)
     state = {n: t.clone() for n, t in optimizer.state_dict().items()}
     model.weight.grad[3, 4] = value
     with pytest.raises(NumericsError, match=r"gradient of weight .* weights are as before"):
@@ -213,11 +214,11 @@ def test_with_everything_frozen_there_is_nothing_to_train():
         build(model)
 
 
-# ------------------------------------------------------------ who looks at gradients
+# ------------------------------------------------------------ gradient hooks
 
 
 def test_gradients_are_what_lies_in_grad_whoever_puts_it_there():
-    """A hook that replaces a gradient, as one does that adds up those of several processes, is heard."""
+    """A hook may replace a gradient, as one that sums over processes does."""
     plain, hooked = Toy(), Toy()
     hooked.load_state_dict(plain.state_dict())
     optimizers = [build(plain), build(hooked)]
@@ -264,10 +265,8 @@ def test_masters_take_the_updates_of_fp32_and_parameters_are_their_rounding():
 
 def test_an_update_that_bf16_cannot_say_is_not_lost():
     """AdamW moves a weight with a constant gradient by the learning rate a step."""
-    rate, enough = (
-        1e-6,
-        4200,
-    )  # halfway from 1 to the next bf16 is 0.0039; fp32 makes 9.5e-7 of a step
+    # Half way from 1 to the next bf16 is 0.0039; fp32 makes 9.5e-7 of a step.
+    rate, enough = 1e-6, 4200
 
     def after(num_updates, *, keeps_masters):
         model = nn.Module()

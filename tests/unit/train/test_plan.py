@@ -1,4 +1,4 @@
-"""A plan is decided from samples and scores alone: who takes part, leaves, denominators, who has a gradient."""
+"""A plan is decided from samples and scores alone: participants, leaves, denominators, which samples have a gradient."""
 
 import pickle
 from collections import Counter
@@ -19,7 +19,7 @@ from zerogap.types import Exclusion, Outcome
 
 
 class Scores:
-    """Says -1 of every token that is asked about; counts who is asked about how many samples."""
+    """Scores every wanted token with -1; counts the samples of each phase."""
 
     def __init__(self, samples):
         self.samples, self.asked = samples, Counter()
@@ -142,7 +142,7 @@ def test_a_plan_of_another_step_is_refused():
         trainer.step(made)
 
 
-# ------------------------------------------------------------ who takes part
+# ------------------------------------------------------------ participants
 
 
 def take(samples, max_updates=1):

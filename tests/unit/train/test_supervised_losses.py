@@ -1,4 +1,4 @@
-"""Losses that do not (only) learn from rewards do what they are for, on a model that learns in milliseconds."""
+"""Losses that do not only learn from rewards reach their aim, on a model that learns in milliseconds."""
 
 from collections.abc import Sequence
 

@@ -8,7 +8,7 @@ from helpers.train_batches import VOCAB, make_groups
 
 from zerogap.errors import ConfigError
 from zerogap.train import Teacher
-from zerogap.train.forward import score_candidates, score_micro_batch
+from zerogap.train.forward import score_candidates, score_micro_batch, scores
 from zerogap.train.packing import pack
 
 SAMPLES = make_groups(2, 3, temperature=0.7)
@@ -20,7 +20,7 @@ def batches(max_rows=60):
 
 
 def expected_log_probs(model, batch):
-    """float64 [R, V] of each target's place, from the model's logits over its sample alone."""
+    """float64 [R, V] at each target's position, from the model's logits over its sample alone."""
     rows = []
     with torch.no_grad():
         for b, position in zip(batch.sample_R, batch.position_R, strict=True):
@@ -40,7 +40,7 @@ def test_the_teacher_scores_what_was_drawn_and_what_it_would_draw():
         EXACT.check(ids_RK, best.indices[:, :K])
         FP32_MODEL.check(found_RK, best.values[:, :K])
         drawn = everything_RV.gather(1, torch.from_numpy(batch.target_R)[:, None]).squeeze(1)
-        ((_, scored_R),) = teacher.scores([batch], SAMPLES)
+        ((_, scored_R),) = scores(teacher.model, [batch], SAMPLES)
         FP32_MODEL.check(scored_R, drawn)
         with planted_fault("log-probs at temperature 1"):
             at_1 = (everything_RV * 0.7).log_softmax(1).gather(1, ids_RK)
@@ -70,7 +70,7 @@ def test_a_teacher_never_changes_and_needs_no_gradient():
     model = tiny_model()
     teacher = Teacher(model, vocab_limit=VOCAB)
     (batch, *_) = batches()
-    list(teacher.scores([batch], SAMPLES))
+    list(scores(teacher.model, [batch], SAMPLES))
     teacher.top_k(batch, SAMPLES, K)
     assert all(parameter.grad is None for parameter in model.parameters())
 

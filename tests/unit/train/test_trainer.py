@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers.packed_rows import PackedRows
 from helpers.planted_fault import assert_notices, planted_fault
-from helpers.tiny_models import tiny_model
+from helpers.tiny_models import tiny_model, weights_of
 from helpers.tolerance import EXACT, FP32_MODEL
 from helpers.train_batches import gradient_on, make_groups, make_sample, rewarded, train_on
 
@@ -24,10 +24,6 @@ def build(model=None, *, loss=None, reference=None, total_steps=10, **train):
         model or tiny_model(), config, loss or GRPOLossConfig(),
         total_steps=total_steps, reference=reference,
     )  # fmt: skip
-
-
-def weights_of(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def test_step_zero_identity_holds_with_learning_rate_zero():
@@ -155,7 +151,7 @@ def test_a_group_without_signal_moves_no_weight_by_itself():
     assert metrics.policy.num_tokens == sum(s.num_loss_tokens for s in samples)
 
 
-def test_weights_that_are_not_finite_stop_the_step_and_name_the_record():
+def test_weights_that_are_not_finite_stop_the_step_and_name_the_sample():
     model, samples = tiny_model(), make_groups(1, 2)
     trainer = build(model)
     with torch.no_grad():
@@ -223,21 +219,6 @@ def test_with_a_kl_penalty_every_group_learns():
 def test_a_reference_goes_with_a_kl_penalty_and_with_nothing_else(loss, has_reference):
     with pytest.raises(ConfigError, match=r"grpo loss .* give both or neither"):
         build(loss=loss, reference=tiny_model() if has_reference else None)
-
-
-@pytest.mark.parametrize("updates_per_step", [1, 2])
-@pytest.mark.parametrize("loss", [GRPOLossConfig(), KL])
-def test_progress_ends_at_its_total(loss, updates_per_step):
-    samples, seen = make_groups(4, 3), []
-    reference = tiny_model() if loss is KL else None
-    trainer = build(loss=loss, reference=reference, updates_per_step=updates_per_step)
-    metrics = train_on(trainer, rewarded(samples), on_progress=seen.append)
-    assert seen[-1].rows_done == seen[-1].rows_total
-    assert [p.rows_done for p in seen] == sorted({p.rows_done for p in seen})
-    assert sum(p.phase == "update" for p in seen) == metrics.num_micro_batches
-    phases = {p.phase for p in seen}
-    assert ("old" in phases) == (updates_per_step > 1)
-    assert ("reference" in phases) == (loss is KL)
 
 
 def test_metrics_count_rows_and_time():
@@ -383,7 +364,7 @@ def test_a_resumed_trainer_of_some_parameters_goes_on_bit_for_bit():
         build().load_state_dict(saved[1])
 
 
-# ------------------------------------------------------------ who looks at gradients
+# ------------------------------------------------------------ gradient hooks
 
 
 @pytest.mark.parametrize("tie", [True, False])
