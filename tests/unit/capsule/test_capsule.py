@@ -130,7 +130,7 @@ def test_other_weights_give_other_bits_and_are_named(capsule: Path, tmp_path: Pa
     assert replay.other_weights == ("layers.1.o.weight",)
     assert len(replay.other_gradients) > 1
     lines = "\n".join(describe_replay(replay))
-    assert "1 tensor (layers.1.o.weight) of 18 are not those of the capsule" in lines
+    assert "1 tensor (layers.1.o.weight) of 18 differ from the capsule's" in lines
     assert "NOT the same bits: the gradients of" in lines
 
 
@@ -168,12 +168,14 @@ def test_weights_of_another_model_are_noticed(recorded: Path, tmp_path: Path):
     config = json.loads((trained / "config.json").read_text())
     other = copy_without(trained, tmp_path / "other")
     (other / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-5}))
-    with pytest.raises(CheckpointError, match="another architecture"):
+    with pytest.raises(CheckpointError, match="does not have the capsule's architecture"):
         replay_capsule(path, model=str(other), quiet=True)
 
 
 def test_a_model_that_nothing_would_read_is_refused(capsule: Path):
-    with pytest.raises(CheckpointError, match=r"--model elsewhere: .* leave it out"):
+    with pytest.raises(
+        CheckpointError, match=r"--model elsewhere would not be used: .* leave --model out"
+    ):
         replay_capsule(capsule, model="elsewhere", quiet=True)
 
 
@@ -193,7 +195,7 @@ def test_another_kind_of_machine_is_told_and_compared_within_rounding(
     lines = "\n".join(describe_replay(replay))
     assert "of another kind (processor" in lines
     assert "is abacus" in lines
-    assert "other code: commit" in lines
+    assert "code differs: commit" in lines
     assert lines.endswith("the same bits, though none were promised")
     nearly = replace(replay, found=replace(replay.found, loss=replay.found.loss + 1e-7))
     assert list(describe_replay(nearly))[-1] == "equal within rounding"
@@ -215,8 +217,8 @@ def test_a_fault_is_seen_on_another_kind_of_machine_too(
         ("capsule.json", lambda content: None, "cannot be read as a capsule"),
         ("weights.safetensors", lambda content: content[:-9], "cannot be read as a capsule"),
         ("rollouts/columns.safetensors", lambda content: b"", "cannot be read as a capsule"),
-        ("capsule.json", lambda content: content.replace(b'"format": 2', b'"format": 7'), "of format 7"),
-        ("config.json", lambda content: content.replace(b'"seed"', b'"sead"'), "recipe is none of this version"),
+        ("capsule.json", lambda content: content.replace(b'"format": 2', b'"format": 7'), "has capsule format 7"),
+        ("config.json", lambda content: content.replace(b'"seed"', b'"sead"'), "this version of zerogap cannot read the capsule's recipe"),
     ],
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_an_error_that_says_so(

@@ -1,4 +1,4 @@
-"""Llama 2 and 3, SmolLM2 and their relatives: what most decoders are variations of."""
+"""Llama 2 and 3, SmolLM2 and relatives; the base of the other families."""
 
 import gguf
 
