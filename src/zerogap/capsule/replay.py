@@ -20,11 +20,11 @@ from zerogap.run.trainers import build_trainer
 from zerogap.weights import WeightDigest, copy_weights, digest_weights, named_weights
 
 LOSS_TOLERANCE = 1e-5
-"""Tolerance of the loss, relative to it or to 1, on another kind of machine: it adds fp32 log-probs in another order."""
+"""Tolerance of the loss, relative to it or to 1, on another kind of machine, which adds log-probs in another order."""
 NORM_TOLERANCE = 1e-3
 """Tolerance of a gradient's norm, relative to it: its terms cancel, so rounding is larger than in the loss."""
 LEAST_SHARE = 1e-6
-"""A gradient smaller than this share of the global norm is mostly rounding, so its tolerance is relative to the share."""
+"""Gradients below this share of the global norm are mostly rounding, so their tolerance is relative to this share."""
 
 
 @dataclass(frozen=True, kw_only=True)

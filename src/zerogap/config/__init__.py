@@ -1,7 +1,7 @@
 """The settings of a run: validated sections, the TOML loader, and the environment.
 
-In come recipe files, flags and environment variables; out come frozen sections, or one ConfigError that
-lists every problem. Nothing here is adjusted, guessed or ignored, and nothing here imports torch.
+In: recipe files, flags and environment variables. Out: frozen sections, or one ConfigError that lists every problem.
+Nothing is adjusted, guessed or ignored, and nothing here imports torch.
 """
 
 from zerogap.config.corrections import (

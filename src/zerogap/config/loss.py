@@ -114,7 +114,8 @@ class DynamicSamplingConfig(Section):
     """[loss.dynamic_sampling]: sample more prompts until enough groups have a signal (DAPO, section 3.2)."""
 
     max_rounds: int = Field(4, ge=1)
-    """At most this many rounds per step; 1 keeps groups without a signal. If groups are still missing after the last round, the step trains on those it has and says so."""
+    """At most this many rounds per step; 1 keeps groups without a signal. If groups are still missing after the last
+    round, the step trains on those it has and reports it."""
 
 
 class OverlongConfig(Section):
@@ -192,7 +193,7 @@ class CriticConfig(Section):
     learning_rate: float = Field(1e-5, gt=0)
     """Constant after train.warmup_steps."""
     value_clip: float = Field(0.2, ge=0)
-    """How far a value may move from the start of the step before its gradient stops; 0: no limit."""
+    """A value gets no gradient once it has moved this far since the start of the step; 0: no limit."""
     warmup_steps: int = Field(0, ge=0)
     """Number of first steps that train only the critic."""
 
@@ -248,7 +249,7 @@ class DPOLossConfig(Objective):
     beta: float = Field(0.1, gt=0)
     """Strength of the penalty on leaving the initial policy."""
     label_smoothing: float = Field(0.0, ge=0, lt=0.5)
-    """Share of preferences that are assumed to be wrong (conservative DPO)."""
+    """Share of preferences assumed to be wrong (conservative DPO)."""
 
     @property
     def trains_on_completions(self) -> bool:

@@ -17,7 +17,7 @@ _SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|endoftext|>")
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A new tokenizer of 259 ids: the bytes, then bos, eos and pad. Prompts start with one bos."""
+    """A new tokenizer of 259 ids: the bytes, then BOS, EOS and padding. Prompts start with one BOS."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast

@@ -39,7 +39,7 @@ class PromptEncoder:
             return [*system, {"role": "user", "content": self._config.render(item.question or "")}]
         for key, is_clash in self._clashes(item.messages).items():
             if is_clash:
-                msg = f"prompt {item.item_id} is a list of messages, and {key} works only with text; remove that setting, or give the question as text"
+                msg = f"prompt {item.item_id} is a list of messages, but {key} works only with text; remove that setting, or give the question as text"
                 raise DataError(msg)
         return [*system, *item.messages]
 
@@ -60,7 +60,7 @@ def check_prompt_lengths(
 
     Args:
         items: all prompts of the run.
-        encode: as the run will encode them.
+        encode: the run's encoder.
         max_prompt_tokens: context length minus ``max_new_tokens``.
 
     Raises:

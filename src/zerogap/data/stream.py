@@ -57,7 +57,7 @@ class PromptStream:
         """Continue from a ``state_dict``.
 
         Raises:
-            CheckpointError: the state is of other data or another seed.
+            CheckpointError: the state belongs to other data or another seed.
         """
         for name, here in self._identity().items():
             if state[name] != here:

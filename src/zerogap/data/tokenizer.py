@@ -1,11 +1,10 @@
 """Text to ids and back, for one model.
 
-Goes in: text, or chat messages. Comes out: ids that start with exactly one beginning-of-sequence token if the model was
-trained with one, for text and chat, training and evaluation. Other rooms pass on the ids. Decoded text is for
-stop strings, rewards and people, and is never encoded again.
+In: text, or chat messages. Out: ids that start with exactly one beginning-of-sequence token if the model was trained
+with one, for text and chat, training and evaluation. Other rooms pass on the ids. Decoded text is for stop strings,
+rewards and people, and is never encoded again.
 
-Nothing here pads: rows are packed. So a padding id may equal the end-of-sequence id, and no end of sequence is
-mistaken for padding.
+Nothing here pads, because rows are packed. So the padding id may equal the end-of-sequence id without confusion.
 
 transformers is imported inside functions, since that takes seconds and most callers only need the type.
 """
@@ -203,7 +202,7 @@ class Tokenizer:
         return self.encode(text, add_special=True)
 
     def check_prompt_ids(self, ids: Sequence[int]) -> None:
-        """Refuse ids from outside that are no valid prompt of this model.
+        """Refuse given ids that are not a valid prompt of this model.
 
         Raises:
             DataError: an invalid id, or not exactly one leading BOS if the model wants one.

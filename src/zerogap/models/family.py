@@ -49,8 +49,8 @@ class GgufFormat:
     refused: tuple[str, ...] = ("expert_count", "attention.sliding_window")
     """Keys of unsupported features; such a key must be absent or 0."""
     paired: tuple[str, ...] = ()
-    """Endings of Hugging Face names, without ``.weight``, of the tensors whose rows within a head are stored in the order
-    of rope's pairs: (0, H/2, 1, H/2 + 1, ...) instead of (0, 1, 2, ...)."""
+    """Endings of Hugging Face names, without ``.weight``, of the tensors whose rows within a head are in the order of
+    rope's pairs: (0, H/2, 1, H/2 + 1, ...) instead of (0, 1, 2, ...)."""
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ class Metric:
 
     name: str
     reducer: Reducer
-    """mean is weighted by the number of things that a value is the mean of."""
+    """How the values of a step become one; a mean is weighted by the counts that come with the values."""
     description: str
 
 
@@ -34,7 +34,7 @@ def metric(name: str) -> Metric:
     """The declaration of ``name``.
 
     Raises:
-        KeyError: it is not declared.
+        KeyError: the name is not declared.
     """
     for prefix in _OPEN_FAMILIES:
         if name.startswith(prefix) and name.endswith("/mean"):
@@ -55,10 +55,9 @@ class StepMetrics:
         """Add one value of a declared metric.
 
         Args:
-            name: as declared.
-            value: finite.
-            weight: for a mean, how many things ``value`` is the mean of; with 0
-                the value is ignored and may be anything.
+            name: a declared name.
+            value: a finite number.
+            weight: for a mean, the number of items that ``value`` is the mean of; with 0 the value is ignored.
 
         Raises:
             KeyError: the name is not declared.

@@ -6,7 +6,7 @@ from zerogap.types.sampling import SamplingParams
 
 
 class Capability(StrEnum):
-    """A feature that some engines lack. A generator declares its capabilities, so unsupported requests are refused early."""
+    """A feature that some engines lack. A generator declares its capabilities; other requests are refused early."""
 
     LOG_PROBS = "log_probs"
     """Reports the log-prob of every drawn token, after temperature, over the whole vocabulary."""

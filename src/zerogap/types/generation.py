@@ -81,7 +81,7 @@ class GenerateOutput:
     output_ids: np.ndarray
     """int32 [C]"""
     output_log_probs: np.ndarray
-    """float32 [C], nats: log_softmax(logits after penalties / temperature) at the drawn id, over the whole vocabulary."""
+    """float32 [C], nats: log_softmax(logits after penalties / temperature) at the drawn id, whole vocabulary."""
     kept_log_mass: np.ndarray
     """float32 [C]: log mass of the ids that could be drawn; 0 without truncation."""
     finish_reason: FinishReason

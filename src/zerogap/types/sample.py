@@ -80,9 +80,9 @@ class Sample:
         default=None,
         metadata=column(np.uint8, np.uint16, axes=("layer", "choice"), is_optional=True),
     )
-    """uint8 or uint16 [T, L, k], the smaller type that holds the model's expert ids: the experts that computed a token's
-    hidden state, which predicts the next token. Rows from the last sampled token on have no meaning, because no draw
-    used them. None: a dense model, or not recorded."""
+    """uint8 or uint16 [T, L, k], the smaller type that holds the model's expert ids: the experts that computed each
+    token's hidden state, which predicts the next token. Rows from the last sampled token on have no meaning, because
+    no draw used them. None: a dense model, or not recorded."""
     group_id: str
     """Shared by the samples of one prompt; advantages are computed within it."""
     rollout_id: str
