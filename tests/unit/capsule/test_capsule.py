@@ -28,14 +28,14 @@ from zerogap.types import Sample, Source, WeightVersionSpan
 
 @pytest.fixture(scope="module")
 def capsule(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of step 3."""
+    """A capsule of step 3."""
     path = tmp_path_factory.mktemp("capsules") / "step3.zip"
     make_capsule(recorded, path, step=3, quiet=True)
     return path
 
 
 def changed(capsule: Path, to: Path, member: str, change: Callable[[bytes], bytes | None]) -> Path:
-    """A copy in which one member is another, or left out."""
+    """A copy with one member changed or left out."""
     with zipfile.ZipFile(capsule) as old, zipfile.ZipFile(to, "w") as new:
         for name in old.namelist():
             content = old.read(name)
@@ -57,7 +57,7 @@ def test_a_replay_gives_the_same_bits_as_the_run(capsule: Path):
 
 
 def test_equal_numbers_with_one_other_gradient_are_not_the_same_bits(capsule: Path):
-    """Two elements that change places leave loss and norms as they are."""
+    """Swapping two elements changes neither loss nor norms."""
     replay = replay_capsule(capsule, quiet=True)
     tensors = dict(replay.found.tensors) | {"norm.weight": "0" * 32}
     other = replace(replay, found=replace(replay.found, tensors=tensors))
@@ -74,7 +74,7 @@ def test_a_capsule_says_what_is_in_it(capsule: Path):
 
 
 def test_everything_a_record_can_hold_comes_back(capsule: Path, tmp_path: Path):
-    """Several turns with an environment between them, kept sets and routes; alone in the file as among plain records."""
+    """Several turns with an environment between them, kept sets and routes; alone in the file or among plain samples."""
     read = read_capsule(capsule)
     samples = [*read.samples, two_turns()]
     save_rollouts(tmp_path / "step", samples)

@@ -1,4 +1,4 @@
-"""A tokenizer trained here, stored as GGUF metadata the way llama.cpp does, has to come back as it was."""
+"""A tokenizer trained here and stored as GGUF metadata, as llama.cpp does, must come back unchanged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a record refuses, and what a turn adds to it; every operation on every column is in tests/property."""
+"""What a sample refuses, and what a turn adds to it; tests/property covers every operation on every column."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def kept(*rows, **changes) -> Sample:
 
 
 def routed(*, num_prompt=2, output_ids=(98, 257), first=0, prompt_ids=None, **changes):
-    """An output with one layer and one expert a token, numbered from ``first``."""
+    """An output with one layer and one expert per token, numbered from ``first``."""
     ids = range(num_prompt) if prompt_ids is None else prompt_ids
     rows = len(ids) + len(output_ids) - 1
     routes = np.arange(first, first + rows, dtype=np.uint8)[:, None, None]
