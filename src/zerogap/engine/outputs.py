@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zerogap.engine.sequence import Sequence
-from zerogap.types import CompletionUpdate, FinishReason, GenerateOutput, version_spans
+from zerogap.types import CompletionUpdate, FinishReason, GenerateOutput
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def build_output(sequence: Sequence, reason: FinishReason, text: str | None) -> 
         output_log_probs=sequence.log_probs[:num_output].copy(),
         kept_log_mass=sequence.kept_log_mass[:num_output].copy(),
         finish_reason=reason,
-        weight_versions=version_spans(sequence.versions[:num_output]),
+        weight_version=sequence.versions[:num_output].copy(),
         seed=sequence.seed,
         num_cached_tokens=sequence.num_cached_tokens,
         num_retractions=sequence.num_retractions,

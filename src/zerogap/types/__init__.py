@@ -11,8 +11,6 @@ from zerogap.types.generation import (
     FinishReason,
     GenerateOutput,
     GenerateRequest,
-    WeightVersionSpan,
-    version_spans,
 )
 from zerogap.types.outcome import Outcome
 from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source, Turn
@@ -33,8 +31,6 @@ __all__ = [
     "SamplingParams",
     "Source",
     "Turn",
-    "WeightVersionSpan",
     "exclusion_reason",
     "needed_capabilities",
-    "version_spans",
 ]

@@ -27,27 +27,6 @@ class FinishReason:
     """What happened, for ``abort``."""
 
 
-@dataclass(frozen=True)
-class WeightVersionSpan:
-    """Completion tokens ``[start, end)`` were sampled by weights ``version``."""
-
-    version: int
-    start: int
-    end: int
-
-
-def version_spans(versions: np.ndarray) -> tuple[WeightVersionSpan, ...]:
-    """Runs of equal versions, in order: they cover ``[0, len(versions))``."""
-    if not len(versions):
-        return ()
-    starts = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist()]
-    ends = [*starts[1:], len(versions)]
-    return tuple(
-        WeightVersionSpan(int(versions[start]), start, end)
-        for start, end in zip(starts, ends, strict=True)
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class GenerateRequest:
     """One prompt, as token ids, to be continued ``sampling_params.n`` times."""
@@ -67,11 +46,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOutput:
-    """One completion. Arrays have one entry per sampled token, stop token included.
-
-    Invariants: ``len(output_ids) == len(output_log_probs) == len(kept_log_mass)``; the spans are
-    contiguous, ordered and cover ``[0, len(output_ids))``.
-    """
+    """One completion. Arrays of length C have one entry per sampled token, stop token included."""
 
     rid: str
     index: int
@@ -85,7 +60,8 @@ class GenerateOutput:
     kept_log_mass: np.ndarray
     """float32 [C]: log mass of the ids that could be drawn; 0 without truncation."""
     finish_reason: FinishReason
-    weight_versions: tuple[WeightVersionSpan, ...]
+    weight_version: np.ndarray
+    """int32 [C]: version of the weights that sampled the token."""
     seed: int
     """The sampling seed; the same request with this seed gives the same tokens."""
     num_cached_tokens: int = 0
@@ -98,14 +74,6 @@ class GenerateOutput:
     routes: np.ndarray | None = None
     """uint8 or uint16 [P + C - 1, L, k]: the experts of every token of prompt and completion but the last, as
     ``Sample.routes``; None for a dense model or if not recorded."""
-
-    @property
-    def versions(self) -> np.ndarray:
-        """int32 [C]: the version of each token; -1 outside every span."""
-        versions = np.full(len(self.output_ids), -1, np.int32)
-        for span in self.weight_versions:
-            versions[span.start : span.end] = span.version
-        return versions
 
 
 @dataclass(frozen=True, kw_only=True)

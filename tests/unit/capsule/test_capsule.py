@@ -23,7 +23,7 @@ from zerogap.capsule import replay as replaying
 from zerogap.capsule.file import write_capsule
 from zerogap.errors import CheckpointError
 from zerogap.rollout import save_rollouts
-from zerogap.types import Sample, Source, WeightVersionSpan
+from zerogap.types import Sample, Source
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def two_turns() -> Sample:
         rows = np.arange((len(prompt_ids) + 1) * 6, dtype=np.uint16).reshape(-1, 3, 2)
         return make_output(
             prompt_ids=prompt_ids,
-            weight_versions=(WeightVersionSpan(version, 0, 1), WeightVersionSpan(version + 1, 1, 2)),
+            weight_version=np.array([version, version + 1]),
             kept_log_mass=np.full(2, -0.1, np.float32),
             kept_sets=ragged([[3, 98], [257]]),
             routes=rows,

@@ -191,12 +191,7 @@ class TurnsVersionsAround(Engine):
     """Reverses the version numbers of a completion's tokens."""
 
     def generate(self, requests, **named):
-        return [replace(o, weight_versions=_turned(o.weight_versions)) for o in super().generate(requests, **named)]  # fmt: skip
-
-
-def _turned(spans):
-    end = spans[-1].end if spans else 0
-    return tuple(replace(s, start=end - s.end, end=end - s.start) for s in reversed(spans))
+        return [replace(o, weight_version=o.weight_version[::-1]) for o in super().generate(requests, **named)]  # fmt: skip
 
 
 def versions(subjects, requests, kind=Engine, *, publishes=True, weight=None):

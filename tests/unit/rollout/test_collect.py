@@ -182,7 +182,7 @@ def test_a_failed_member_does_not_move_its_siblings_baseline():
         aborted = FinishReason("abort")
         return replace(
             output, output_ids=empty, output_log_probs=none, kept_log_mass=none,
-            weight_versions=(), finish_reason=aborted,
+            weight_version=empty, finish_reason=aborted,
         )  # fmt: skip
 
     samples = (

@@ -14,7 +14,6 @@ from zerogap.types import (
     Sample,
     Source,
     Turn,
-    WeightVersionSpan,
 )
 
 
@@ -80,17 +79,13 @@ def test_what_a_declaration_does_not_allow_is_refused(changes, problem):
 
 
 def test_a_turn_keeps_the_versions_that_sampled_it():
-    spans = (WeightVersionSpan(4, 0, 1), WeightVersionSpan(6, 1, 2))
-    first = Sample.from_output(make_output(weight_versions=spans), group_id="g", temperature=1.0)
+    output = make_output(weight_version=np.array([4, 6]))
+    first = Sample.from_output(output, group_id="g", temperature=1.0)
     asked = first.append([10, 11], source=Source.ENVIRONMENT)
     second = asked.append_output(
         make_output(prompt_ids=asked.token_ids, seed=9, finish_reason=FinishReason("length"))
     )
     assert second.weight_version.tolist() == [-1, -1, 4, 6, -1, -1, 0, 0]
-    assert [second.version_spans(turn) for turn in second.turns] == [
-        spans,
-        (WeightVersionSpan(0, 0, 2),),
-    ]
     assert [(turn.start, turn.end, turn.seed) for turn in second.turns] == [(2, 4, 1), (6, 8, 9)]
     assert second.outcome is Outcome.TRUNCATED
     assert [turn.finish_reason.kind for turn in second.turns] == ["stop", "length"]
