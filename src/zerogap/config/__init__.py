@@ -12,8 +12,7 @@ from zerogap.config.corrections import (
 from zerogap.config.data import (
     BuiltinData,
     DataConfig,
-    JsonlData,
-    ParquetData,
+    FileData,
     ReasoningGymData,
 )
 from zerogap.config.engine import EngineConfig
@@ -62,10 +61,10 @@ __all__ = [
     "EngineConfig",
     "EvaluateConfig",
     "ExactReward",
+    "FileData",
     "GRPOLossConfig",
     "GSPOLossConfig",
     "ImportReward",
-    "JsonlData",
     "KLConfig",
     "LastNumberReward",
     "LedgerConfig",
@@ -77,7 +76,6 @@ __all__ = [
     "ModelSection",
     "ObsConfig",
     "PPOLossConfig",
-    "ParquetData",
     "PromptConfig",
     "RLOOLossConfig",
     "ReasoningGymData",

@@ -9,7 +9,7 @@ from zerogap.config.section import Section, TomlValue
 
 
 class FileData(Section):
-    """Prompts from a file."""
+    """Prompts from a JSON-lines file, one object per line, or from a parquet file (needs the extra ``parquet``)."""
 
     kind: Literal["jsonl", "parquet"]
     """Format of the file."""
@@ -38,20 +38,6 @@ class FileData(Section):
     def has_evaluation(self) -> bool:
         """Whether there are evaluation prompts."""
         return self.eval_path is not None or self.eval_size > 0
-
-
-class JsonlData(FileData):
-    """A JSON-lines file: one object per line."""
-
-    kind: Literal["jsonl"]
-    """A JSON-lines file."""
-
-
-class ParquetData(FileData):
-    """A parquet file (needs the extra ``parquet``)."""
-
-    kind: Literal["parquet"]
-    """A parquet file."""
 
 
 class GeneratedData(Section):
@@ -92,6 +78,4 @@ class BuiltinData(GeneratedData):
     """Name of the task, such as "multiplication"."""
 
 
-DataConfig = Annotated[
-    JsonlData | ParquetData | ReasoningGymData | BuiltinData, Field(discriminator="kind")
-]
+DataConfig = Annotated[FileData | ReasoningGymData | BuiltinData, Field(discriminator="kind")]
