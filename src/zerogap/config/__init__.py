@@ -13,10 +13,10 @@ from zerogap.config.data import (
     BuiltinData,
     DataConfig,
     FileData,
+    PromptConfig,
     ReasoningGymData,
 )
 from zerogap.config.engine import EngineConfig
-from zerogap.config.evaluate import EvaluateConfig
 from zerogap.config.loss import (
     CISPOLossConfig,
     DAPOLossConfig,
@@ -34,7 +34,6 @@ from zerogap.config.loss import (
 )
 from zerogap.config.model import ModelInit, ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
-from zerogap.config.prompt import PromptConfig
 from zerogap.config.reward import (
     ExactReward,
     ImportReward,
@@ -44,9 +43,8 @@ from zerogap.config.reward import (
     RewardConfig,
     TaskReward,
 )
-from zerogap.config.rollout import RolloutConfig
+from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.run import RunConfig, RunSection
-from zerogap.config.sampling import SamplingConfig
 from zerogap.config.train import TrainConfig
 
 __all__ = [

@@ -6,16 +6,13 @@ from typing import Literal
 from pydantic import Field
 
 from zerogap.config.corrections import CorrectionsConfig
-from zerogap.config.data import DataConfig
+from zerogap.config.data import DataConfig, PromptConfig
 from zerogap.config.engine import EngineConfig
-from zerogap.config.evaluate import EvaluateConfig
 from zerogap.config.loss import GRPOLossConfig, LossConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
-from zerogap.config.prompt import PromptConfig
 from zerogap.config.reward import RewardConfig
-from zerogap.config.rollout import RolloutConfig
-from zerogap.config.sampling import SamplingConfig
+from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.section import Section
 from zerogap.config.train import TrainConfig
 

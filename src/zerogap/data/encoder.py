@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data.items import PromptItem
 from zerogap.data.tokenizer import Message, Tokenizer
 from zerogap.errors import DataError

@@ -4,7 +4,7 @@ from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer, mergin
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import AnswerEncoder, PromptEncoder, PromptItem, Tokenizer, byte_tokenizer
 from zerogap.errors import DataError
 

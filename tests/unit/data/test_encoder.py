@@ -1,7 +1,7 @@
 import pytest
 from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import PromptEncoder, PromptItem, byte_tokenizer, check_prompt_lengths
 from zerogap.errors import DataError
 

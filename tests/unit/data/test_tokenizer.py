@@ -9,7 +9,7 @@ from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer, mergin
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import (
     PromptEncoder,
     PromptItem,

@@ -7,7 +7,7 @@ from helpers.fake_generator import FakeGenerator
 from helpers.samples import make_output
 
 from zerogap.algorithms import group_advantages
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import PromptEncoder, PromptItem, byte_tokenizer
 from zerogap.errors import DataError, EngineError, GenerationFailed, RewardFailed
 from zerogap.rollout import (
