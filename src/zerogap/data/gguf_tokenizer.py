@@ -70,8 +70,6 @@ _SPECIAL_IDS = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-_END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""End of sequence, turn and message: generation stops at each."""
 
 
 def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
@@ -84,7 +82,8 @@ def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
         folder: created if needed; existing files are replaced.
 
     Raises:
-        DataError: the file is not GGUF, or has another kind of vocabulary.
+        ModelError: the file cannot be read as GGUF.
+        DataError: it has another kind of vocabulary.
     """
     metadata = _read_vocabulary(Path(gguf_path))
     _check_kind(metadata, Path(gguf_path))
@@ -101,16 +100,13 @@ def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
 
 
 def _read_vocabulary(path: Path) -> dict[str, Any]:
-    """``tokenizer.ggml.*`` without the prefix, and ``chat_template`` and ``context_length``."""
-    try:
-        file = GgufFile.open(path)
-    except (ValueError, OSError) as error:
-        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or in another format: download it again"
-        raise DataError(msg) from error
+    """``tokenizer.ggml.*`` without the prefix, and ``chat_template``, ``context_length`` and ``end_token_ids``."""
+    file = GgufFile.open(path)
     prefix = "tokenizer.ggml."
     metadata = {
         key.removeprefix(prefix): file.value(key) for key in file.keys() if key.startswith(prefix)
     }
+    metadata["end_token_ids"] = list(file.end_token_ids)
     metadata["chat_template"] = file.value("tokenizer.chat_template")
     metadata["context_length"] = file.value(f"{file.value('general.architecture')}.context_length")
     return metadata
@@ -209,8 +205,7 @@ def _tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    ends = [metadata[key] for key in _END_IDS if metadata.get(key) is not None]
-    ends = list(dict.fromkeys(ends))
+    ends = metadata["end_token_ids"]
     config = {
         "bos_token_id": metadata.get("bos_token_id"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,

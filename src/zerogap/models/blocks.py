@@ -13,6 +13,16 @@ from zerogap.models.config import ModelConfig
 from zerogap.models.part import Block, ForwardRows, Part, WeightSpec
 
 
+def dense_layer(
+    config: ModelConfig, index: int, *, has_qkv_bias: bool = False, has_head_norms: bool = False
+) -> tuple[Part, ...]:
+    """The parts of layer ``index`` of a dense decoder; arguments as in ``SelfAttention``."""
+    attention = SelfAttention(
+        config, index, has_qkv_bias=has_qkv_bias, has_head_norms=has_head_norms
+    )
+    return attention, SwigluMlp(config)
+
+
 class SelfAttention(Part):
     """Causal attention over the whole sequence with rotary positions, query heads in groups (GQA)."""
 

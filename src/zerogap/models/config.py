@@ -48,10 +48,9 @@ class ModelConfig:
     def _rules(self) -> list[tuple[str, bool, str]]:
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads")
         sizes += ("num_kv_heads", "head_dim", "max_positions")
-        rules = [(name, getattr(self, name) >= 1, "at least 1") for name in sizes]
-        special = (self.bos_token_id, self.pad_token_id)
+        ids = f"within the vocabulary, [0, {self.vocab_size})"
         return [
-            *rules,
+            *((name, getattr(self, name) >= 1, "at least 1") for name in sizes),
             ("head_dim", self.head_dim % 2 == 0, "even, because rope rotates pairs"),
             (
                 "num_kv_heads",
@@ -60,17 +59,13 @@ class ModelConfig:
             ),
             ("rms_norm_eps", self.rms_norm_eps > 0, "positive"),
             ("rope_theta", self.rope_theta > 0, "positive"),
-            ("eos_token_ids", all(map(self._is_id, self.eos_token_ids)), self._id_range),
-            ("bos_token_id", special[0] is None or self._is_id(special[0]), self._id_range),
-            ("pad_token_id", special[1] is None or self._is_id(special[1]), self._id_range),
+            ("eos_token_ids", self._has(*self.eos_token_ids), ids),
+            ("bos_token_id", self._has(self.bos_token_id), ids),
+            ("pad_token_id", self._has(self.pad_token_id), ids),
         ]
 
-    def _is_id(self, token_id: int) -> bool:
-        return 0 <= token_id < self.vocab_size
-
-    @property
-    def _id_range(self) -> str:
-        return f"within the vocabulary, [0, {self.vocab_size})"
+    def _has(self, *token_ids: int | None) -> bool:
+        return all(i is None or 0 <= i < self.vocab_size for i in token_ids)
 
     @property
     def attention_scale(self) -> float:

@@ -58,9 +58,8 @@ def export_hf(
     building.mkdir(parents=True)
     try:
         _write_weights(model, building, max_shard_bytes)
-        _write_json(
-            building / "config.json", config_to_hf(model.config, dtype=_stored_type_name(model))
-        )
+        dtype = str(_STORED_AS[model.precision]).removeprefix("torch.")
+        _write_json(building / "config.json", config_to_hf(model.config, dtype=dtype))
         special_ids = {k: v for k, v in special_ids_to_hf(model.config).items() if v is not None}
         _write_json(building / "generation_config.json", {**(generation or {}), **special_ids})
         if save_tokenizer is not None:
@@ -96,10 +95,6 @@ def _shards(model: CausalLM, max_shard_bytes: int) -> Iterator[_Shard]:
             shard = {}
         shard[name] = tensor
     yield shard
-
-
-def _stored_type_name(model: CausalLM) -> str:
-    return str(_STORED_AS[model.precision]).removeprefix("torch.")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ class GgufFormat:
 
     def is_paired(self, hf_name: str) -> bool:
         """Whether the file stores the rows of this tensor in the order of rope's pairs."""
-        return hf_name.removesuffix(".weight").endswith(self.paired) if self.paired else False
+        return hf_name.removesuffix(".weight").endswith(self.paired)
 
     def tensor_names(self, hf_names: Iterable[str], num_layers: int) -> dict[str, str]:
         """Name in the file by Hugging Face name, from the gguf package's own table."""

@@ -7,7 +7,6 @@ Source: convert_hf_to_gguf.py of github.com/ggml-org/llama.cpp.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,21 +22,6 @@ ROPE_DIVISORS = "rope_freqs.weight"
 _LLAMA3_FACTORS = (8.0, 32.0)
 """Factors of the Llama 3.1 and 3.2 releases; their other rope parameters are RopeScaling's defaults."""
 _MAY_BE_ABSENT = ("num_kv_heads", "head_dim")
-_END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""End of sequence, of turn and of message: llama.cpp stops at each."""
-
-
-def open_gguf(path: Path) -> GgufFile:
-    """The file's metadata and list of tensors.
-
-    Raises:
-        ModelError: the file is not GGUF, or it is incomplete.
-    """
-    try:
-        return GgufFile.open(path)
-    except (ValueError, OSError) as error:
-        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or has another format: download it again"
-        raise ModelError(msg) from error
 
 
 def config_from_gguf(file: GgufFile) -> ModelConfig:
@@ -65,7 +49,7 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
         rope_theta=theta,
         rope_scaling=_rope_scaling(file, own, sizes["head_dim"], theta),
         tie_word_embeddings="output.weight" not in shapes,
-        eos_token_ids=_end_ids(metadata),
+        eos_token_ids=file.end_token_ids,
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
         pad_token_id=metadata.get("tokenizer.ggml.padding_token_id"),
     )
@@ -130,11 +114,6 @@ def _llama3_scaling(divisors_h: np.ndarray, head_dim: int, theta: float) -> Rope
         f"scaling with a factor of {' or '.join(map(str, _LLAMA3_FACTORS))}; load the model's safetensors instead"
     )
     raise ModelError(msg)
-
-
-def _end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    ids = (metadata.get(f"tokenizer.ggml.{key}") for key in _END_IDS)
-    return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
 
 def _decimal(stored: float) -> float:

@@ -65,16 +65,10 @@ def special_ids_to_hf(config: ModelConfig) -> dict[str, Any]:
 
 
 def _family_of(hf: Mapping[str, Any]) -> Family:
-    name, known = hf.get("model_type"), sorted(FAMILIES)
-    if name is None:
-        msg = f"config.json has no model_type, so it does not belong to a model; give the folder of a model (a run's is its export/) of one of these types: {known}"
+    if "model_type" not in hf:
+        msg = f"config.json has no model_type, so it does not belong to a model; give the folder of a model (a run's is its export/) of one of these types: {sorted(FAMILIES)}"
         raise ModelError(msg)
-    if name not in FAMILIES:
-        msg = (
-            f"config.json has model_type = {name!r}, which is not supported; supported are {known}"
-        )
-        raise ModelError(msg)
-    return FAMILIES[name]
+    return find_family(hf["model_type"])
 
 
 def _check_supported(hf: Mapping[str, Any], family: Family) -> None:

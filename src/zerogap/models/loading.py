@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerogap.gguf_file import GgufFile
 from zerogap.models.causal_lm import CausalLM, Precision
-from zerogap.models.config import ModelConfig
-from zerogap.models.gguf_config import config_from_gguf, open_gguf
+from zerogap.models.gguf_config import config_from_gguf
 from zerogap.models.gguf_loading import load_gguf_tensors
 from zerogap.models.hf_config import config_from_hf
 from zerogap.models.safetensors_loading import load_safetensors, read_json
@@ -23,16 +23,6 @@ class LoadedModel:
     """The Hugging Face folder or .gguf file, which has the tokenizer too."""
     generation: Mapping[str, Any]
     """The source's generation_config.json (sampling defaults); {} if it has none."""
-
-    @property
-    def config(self) -> ModelConfig:
-        """The model's config."""
-        return self.model.config
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """Every id that ends a completion, as the source declares."""
-        return self.config.eos_token_ids
 
 
 def load_model(source: str | Path, *, precision: Precision = "fp32") -> LoadedModel:
@@ -58,7 +48,7 @@ def _load_folder(folder: Path, precision: Precision) -> LoadedModel:
 
 
 def _load_gguf(path: Path, precision: Precision) -> LoadedModel:
-    file = open_gguf(path)
+    file = GgufFile.open(path)
     model = CausalLM(config_from_gguf(file), precision=precision)
     load_gguf_tensors(model, file)
     return LoadedModel(model=model.round_weights_(), path=path, generation={})
