@@ -36,9 +36,8 @@ def metric(name: str) -> Metric:
     Raises:
         KeyError: the name is not declared.
     """
-    for prefix in _OPEN_FAMILIES:
-        if name.startswith(prefix) and name.endswith("/mean"):
-            return Metric(name, "mean", _OPEN_FAMILIES[prefix])
+    if name.startswith("reward/part/") and name.endswith("/mean"):
+        return Metric(name, "mean", "mean of one named part of the reward over valid samples")
     if name not in METRICS:
         msg = f"metric {name!r} is not declared; add it to zerogap.obs.metrics"
         raise KeyError(msg)
@@ -71,10 +70,10 @@ class StepMetrics:
             raise NumericsError(msg)
         self._values.setdefault(name, []).append((value, weight))
 
-    def add_all(self, values: Mapping[str, float], *, weight: float = 1.0) -> None:
-        """Add several values of equal weight."""
+    def add_all(self, values: Mapping[str, float]) -> None:
+        """Add several values of weight 1."""
         for name, value in values.items():
-            self.add(name, value, weight=weight)
+            self.add(name, value)
 
     def reduce(self) -> dict[str, float]:
         """One number per metric, in the order of declaration."""
@@ -95,8 +94,6 @@ _REDUCERS: dict[Reducer, Callable[[Sequence[tuple[float, float]]], float]] = {
     "sum": lambda values: sum(value for value, _ in values),
     "last": lambda values: values[-1][0],
 }
-
-_OPEN_FAMILIES = {"reward/part/": "mean of one named part of the reward over valid samples"}
 
 
 def _declare() -> Iterator[Metric]:
