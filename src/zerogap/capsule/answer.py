@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from zerogap.config import RunConfig
 from zerogap.obs import Progress
 from zerogap.run.progress import show_training
@@ -66,10 +64,6 @@ def compute_answer(
         loss=found.loss,
         grad_norm=found.grad_norm,
         tensors=dict(digest_weights(found.tensors).tensors),
-        norms={name: _norm(gradient) for name, gradient in found.tensors.items()},
+        norms={name: float(g.detach().double().norm()) for name, g in found.tensors.items()},
         num_updates=found.num_updates,
     )
-
-
-def _norm(gradient: torch.Tensor) -> float:
-    return float(gradient.detach().double().norm())

@@ -1,5 +1,6 @@
 """Sampling parameters of one request."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -60,67 +61,37 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
-        for name, given, is_ok, allowed in self._rules():
+        for name, is_ok, allowed in self._rules():
             if not is_ok:
-                msg = f"{name} = {given!r} is not allowed: it must be {allowed}"
+                msg = f"{name} = {getattr(self, name)!r} is not allowed: it must be {allowed}"
                 raise InvalidRequest(msg)
 
-    def _rules(self) -> list[tuple[str, object, bool, str]]:
-        bias_ok = all(isinstance(i, int) and i >= 0 for i in self.logit_bias)
+    def _rules(self) -> list[tuple[str, bool, str]]:
+        most = self.max_new_tokens
+        are_ids = all(isinstance(i, int) and i >= 0 for i in self.logit_bias)
+        is_text = all(isinstance(s, str) and s for s in self.stop)
         return [
-            ("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 0, "0 or more"),
+            ("max_new_tokens", most >= 0, "0 or more"),
             (
                 "min_new_tokens",
-                self.min_new_tokens,
-                0 <= self.min_new_tokens <= self.max_new_tokens,
-                f"between 0 and max_new_tokens ({self.max_new_tokens})",
+                0 <= self.min_new_tokens <= most,
+                f"between 0 and max_new_tokens ({most})",
             ),
             (
                 "temperature",
-                self.temperature,
-                0 <= self.temperature < float("inf"),
+                0 <= self.temperature < math.inf,
                 "0 (greedy) or a positive finite number",
             ),
-            ("top_k", self.top_k, self.top_k == -1 or self.top_k >= 1, "-1 (all) or at least 1"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
-            ("min_p", self.min_p, 0 <= self.min_p < 1, "in [0, 1)"),
-            (
-                "frequency_penalty",
-                self.frequency_penalty,
-                -2 <= self.frequency_penalty <= 2,
-                "in [-2, 2]",
-            ),
-            (
-                "presence_penalty",
-                self.presence_penalty,
-                -2 <= self.presence_penalty <= 2,
-                "in [-2, 2]",
-            ),
-            (
-                "repetition_penalty",
-                self.repetition_penalty,
-                0 < self.repetition_penalty <= 2,
-                "in (0, 2]",
-            ),
-            (
-                "logit_bias",
-                dict(self.logit_bias),
-                bias_ok,
-                "a mapping from token id (0 or more) to number",
-            ),
-            (
-                "stop",
-                self.stop,
-                all(isinstance(s, str) and s for s in self.stop),
-                "non-empty strings",
-            ),
-            (
-                "stop_token_ids",
-                self.stop_token_ids,
-                all(i >= 0 for i in self.stop_token_ids),
-                "ids of 0 or more",
-            ),
-            ("n", self.n, self.n >= 1, "at least 1"),
+            ("top_k", self.top_k == -1 or self.top_k >= 1, "-1 (all) or at least 1"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]"),
+            ("repetition_penalty", 0 < self.repetition_penalty <= 2, "in (0, 2]"),
+            ("logit_bias", are_ids, "a mapping from token id (0 or more) to number"),
+            ("stop", is_text, "non-empty strings"),
+            ("stop_token_ids", all(i >= 0 for i in self.stop_token_ids), "ids of 0 or more"),
+            ("n", self.n >= 1, "at least 1"),
         ]
 
     @property
