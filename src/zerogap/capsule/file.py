@@ -14,7 +14,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +63,13 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """Values that JSON can hold, with the format's number."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        parts = {"settings": self.settings.to_json(), "answer": asdict(self.answer)}
-        return {"format": _FORMAT, **plain, **parts}
+        return {"format": _FORMAT, **asdict(self), "settings": self.settings.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Header":
         """The inverse of ``to_json``; the format's number must be removed first."""
-        parts: dict[str, Any] = {
-            "settings": StepSettings.from_json(values["settings"]),
-            "answer": Answer(**values["answer"]),
-        }
-        return cls(**{**values, **parts})
+        settings = StepSettings.from_json(values["settings"])
+        return cls(**{**values, "settings": settings, "answer": Answer(**values["answer"])})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from zerogap.data.tokenizer import Tokenizer
 
 BOS_TOKEN_ID = 256
 EOS_TOKEN_ID = 257
-PAD_TOKEN_ID = 258
 BYTE_VOCAB_SIZE = 259
 
 # transformers loads a Qwen2 folder with Qwen2Tokenizer, which adds this token if it is missing. That would grow the

@@ -55,8 +55,8 @@ class PromptEncoder:
 
 def check_prompt_lengths(
     items: Iterable[PromptItem], encode: PromptEncoder, *, max_prompt_tokens: int
-) -> int:
-    """Encode every prompt before a run starts, so that no step fails on one. Returns the longest length.
+) -> None:
+    """Encode every prompt before a run starts, so that no step fails on one.
 
     Args:
         items: all prompts of the run.
@@ -75,4 +75,3 @@ def check_prompt_lengths(
             "the completion; remove them, shorten prompt.template, or lower rollout.sampling.max_new_tokens"
         )
         raise DataError(msg)
-    return max((n for _, n in lengths), default=0)

@@ -61,6 +61,12 @@ class Tokenizer:
         self._hf = hf
         self._backend = hf.backend_tokenizer
         self._folder = folder
+        self.bos_token_id: int | None = hf.bos_token_id
+        """The beginning-of-sequence id, if there is one."""
+        self.eos_token_id: int | None = hf.eos_token_id
+        """The tokenizer's own end-of-sequence id, if any."""
+        self.pad_token_id: int | None = hf.pad_token_id
+        """The padding id, only for export; it may equal an end-of-sequence id."""
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -93,21 +99,6 @@ class Tokenizer:
         Models pad their head to a round number of rows; ids from here on must never be sampled.
         """
         return max(self._hf.get_vocab().values()) + 1
-
-    @cached_property
-    def bos_token_id(self) -> int | None:
-        """The beginning-of-sequence id, if there is one."""
-        return self._hf.bos_token_id
-
-    @cached_property
-    def pad_token_id(self) -> int | None:
-        """The padding id, only for export; it may equal an end-of-sequence id."""
-        return self._hf.pad_token_id
-
-    @cached_property
-    def eos_token_id(self) -> int | None:
-        """The tokenizer's own end-of-sequence id, if any."""
-        return self._hf.eos_token_id
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
