@@ -83,7 +83,7 @@ class RecordMachine(RuleBasedStateMachine):
         finish = FinishReason(reason, matched=int(rng.integers(9)))
         turn = Turn(start=0, end=0, finish_reason=finish, seed=seed)
         drawn = [self.drawn_token(rng, turn, truncates=truncates) for _ in range(num_new)]
-        tokens = [*self.model.tokens, *drawn]
+        before, tokens = len(self.model.tokens), [*self.model.tokens, *drawn]
         given = [self.a_route(rng) for _ in tokens[:-1]]
         sampled = [at for at, token in enumerate(self.model.tokens) if token.version >= 0]
         known = sampled[-1] if sampled else 0
@@ -107,6 +107,12 @@ class RecordMachine(RuleBasedStateMachine):
         )
         self.model = Model(tokens, self.model.has_kept or truncates, self.model.text + f"<{seed}>")
         assert self.sample.outcome == (Outcome.TRUNCATED if reason == "length" else Outcome.COMPLETED)  # fmt: skip
+        runs = [
+            (v, len(list(run))) for v, run in itertools.groupby(t.version for t in tokens[before:])
+        ]
+        spans = self.sample.version_spans(self.sample.turns[-1])
+        assert [(span.version, span.end - span.start) for span in spans] == runs
+        assert [span.start for span in spans] == [0, *(span.end for span in spans[:-1])]
 
     @rule(reply=ids)
     def reply(self, reply):
@@ -127,6 +133,16 @@ class RecordMachine(RuleBasedStateMachine):
             weight_version=3,
         )
         self.model.tokens += new
+
+    @rule(start=st.integers(0, 30), num=st.integers(0, 30))
+    def slice(self, start, num):
+        self.sample = self.sample.slice(start, start + num)
+        self.model.tokens = self.model.tokens[start : start + num]
+
+    @rule(length=st.integers(0, 30))
+    def truncate(self, length):
+        self.sample = self.sample.truncate(length)
+        self.model.tokens = self.model.tokens[:length]
 
     @rule(place=st.integers(0, 2))
     def save_and_load(self, place):
@@ -193,14 +209,16 @@ TestRecord = RecordMachine.TestCase
 
 
 def a_life(seed=0):
-    """Two turns of several versions with a reply between them, saved and loaded."""
+    """Two turns of several versions with a reply between them, cut, saved and loaded."""
     machine = RecordMachine()
     machine.begin([1, 2, 3], np.uint8, 2, 2)
     for operation in (
         lambda: machine.turn(5, "stop", True, seed),
         lambda: machine.reply([7, 8]),
         lambda: machine.turn(4, "length", True, seed + 1),
+        lambda: machine.slice(4, 30),
         lambda: machine.save_and_load(1),
+        lambda: machine.truncate(6),
     ):
         operation()
         machine.agrees()

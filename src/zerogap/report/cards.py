@@ -112,7 +112,7 @@ def _facts(sample: Sample) -> list[tuple[str, str]]:
 
 def _turn_facts(sample: Sample, turn: Turn, number: int) -> list[tuple[str, str]]:
     of_turn = f"turn {number}: " if len(sample.turns) > 1 else ""
-    versions = [v for v in sample.weight_version[turn.start : turn.end].tolist() if v >= 0]
+    versions = [span.version for span in sample.version_spans(turn) if span.version >= 0]
     facts = [
         ("finish", _finish(turn.finish_reason)),
         ("weight version", _range(min(versions), max(versions)) if versions else ""),

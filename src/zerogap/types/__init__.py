@@ -13,7 +13,7 @@ from zerogap.types.generation import (
     GenerateRequest,
 )
 from zerogap.types.outcome import Outcome
-from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source, Turn
+from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source, Turn, WeightVersionSpan
 from zerogap.types.sampling import SamplingParams
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "SamplingParams",
     "Source",
     "Turn",
+    "WeightVersionSpan",
     "exclusion_reason",
     "needed_capabilities",
 ]

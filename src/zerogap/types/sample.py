@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -36,12 +37,21 @@ class Turn:
     """Seed of the turn's sampling noise; 0 if nothing was sampled."""
 
 
+@dataclass(frozen=True)
+class WeightVersionSpan:
+    """Tokens ``[start, end)`` of a turn were sampled by weights ``version``."""
+
+    version: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
     """One trainable token sequence of length T, in columns.
 
-    A field declared with ``column`` has one row per token. ``append``, the checks, storage and capsules read these
-    declarations, so a new column needs only a new field.
+    A field declared with ``column`` has one row per token. ``append``, ``slice``, the checks, storage and capsules read
+    these declarations, so a new column needs only a new field.
 
     Only tokens that the policy sampled have a log-prob. They and the tokens of a reference answer may train:
     ``loss_mask`` implies ``source == POLICY`` and a finite ``rollout_log_probs``, or ``source == DEMONSTRATION``. A token
@@ -214,6 +224,16 @@ class Sample:
         """Tokens of the policy, in all turns, or of a reference answer; none of the environment."""
         return int(np.isin(self.source, (Source.POLICY, Source.DEMONSTRATION)).sum())
 
+    def version_spans(self, turn: Turn) -> tuple[WeightVersionSpan, ...]:
+        """Which weights sampled which tokens of a turn, counted from its start; version -1: not sampled."""
+        versions = self.weight_version[turn.start : turn.end]
+        ends = [*(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
+        return tuple(
+            WeightVersionSpan(int(versions[start]), start, end)
+            for start, end in itertools.pairwise([0, *ends])
+            if start < end
+        )
+
     @classmethod
     def of_prompt(
         cls, prompt_ids: Sequence[int] | np.ndarray, *, group_id: str, rollout_id: str, temperature: float = 1.0
@@ -375,6 +395,21 @@ class Sample:
     def _turns_with(self, num_new: int, reason: FinishReason, seed: int) -> tuple[Turn, ...]:
         turn = Turn(start=len(self), end=len(self) + num_new, finish_reason=reason, seed=seed)
         return (*self.turns, turn)
+
+    def slice(self, start: int, end: int) -> Sample:
+        """Tokens ``[start, end)`` with all their columns; turns are cut to this range."""
+        start, end, _ = slice(start, end).indices(len(self))
+        columns: dict[str, Any] = {name: values[start:end] for name, values in self.columns.items()}
+        cut = (
+            replace(turn, start=max(turn.start, start) - start, end=min(turn.end, end) - start)
+            for turn in self.turns
+            if turn.start < end and start < turn.end
+        )
+        return replace(self, **columns, turns=tuple(cut))
+
+    def truncate(self, length: int) -> Sample:
+        """The first ``length`` tokens."""
+        return self.slice(0, length)
 
     def failed(self, outcome: Outcome, detail: str) -> Sample:
         """This sample with an invalid outcome, without a reward, and with no token that trains."""

@@ -14,6 +14,7 @@ from zerogap.types import (
     Sample,
     Source,
     Turn,
+    WeightVersionSpan,
 )
 
 
@@ -86,6 +87,10 @@ def test_a_turn_keeps_the_versions_that_sampled_it():
         make_output(prompt_ids=asked.token_ids, seed=9, finish_reason=FinishReason("length"))
     )
     assert second.weight_version.tolist() == [-1, -1, 4, 6, -1, -1, 0, 0]
+    assert [second.version_spans(turn) for turn in second.turns] == [
+        (WeightVersionSpan(4, 0, 1), WeightVersionSpan(6, 1, 2)),
+        (WeightVersionSpan(0, 0, 2),),
+    ]
     assert [(turn.start, turn.end, turn.seed) for turn in second.turns] == [(2, 4, 1), (6, 8, 9)]
     assert second.outcome is Outcome.TRUNCATED
     assert [turn.finish_reason.kind for turn in second.turns] == ["stop", "length"]
