@@ -156,7 +156,7 @@ class CausalLM(nn.Module):
         return head.union(*(part.gemm_shapes() for part in self._parts))
 
     @torch.no_grad()
-    def init_weights(self, *, seed: int, std: float = 0.02) -> "CausalLM":
+    def init_weights(self, *, seed: int) -> "CausalLM":
         """Initialise weights as Hugging Face does: normal matrices, zero biases, unit norms. Returns self.
 
         The same seed gives the same weights, whatever the global random state.
@@ -168,7 +168,7 @@ class CausalLM(nn.Module):
             elif parameter.dim() == 1:
                 parameter.fill_(1.0)
             else:
-                parameter.normal_(0.0, std, generator=generator)
+                parameter.normal_(0.0, 0.02, generator=generator)
         return self.round_weights_()
 
     @torch.no_grad()
