@@ -68,8 +68,10 @@ class Header:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Header":
         """The inverse of ``to_json``; the format's number must be removed first."""
-        settings = StepSettings.from_json(values["settings"])
-        return cls(**{**values, "settings": settings, "answer": Answer(**values["answer"])})
+        parsed: dict[str, Any] = dict(values)
+        parsed["settings"] = StepSettings.from_json(values["settings"])
+        parsed["answer"] = Answer(**values["answer"])
+        return cls(**parsed)
 
 
 @dataclass(frozen=True, kw_only=True)
