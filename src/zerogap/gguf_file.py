@@ -18,6 +18,8 @@ from typing import Any, BinaryIO
 import gguf
 import numpy as np
 
+from zerogap.errors import ModelError
+
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _Type = gguf.GGUFValueType
@@ -71,9 +73,16 @@ class GgufFile:
         """Read the directory, and close the file.
 
         Raises:
-            ValueError: not a GGUF file of a known version, or it ends too early.
-            OSError: the file cannot be read.
+            ModelError: the file cannot be read, is not GGUF of a known version, or ends too early.
         """
+        try:
+            return cls._open(path)
+        except (ValueError, OSError) as error:
+            msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or has another format: download it again"
+            raise ModelError(msg) from error
+
+    @classmethod
+    def _open(cls, path: Path) -> "GgufFile":
         with path.open("rb") as file:
             reader = _Reader(file)
             if reader.take(4) != _MAGIC:
@@ -102,6 +111,12 @@ class GgufFile:
             reader = _Reader(file)
             reader.skip(self._arrays[key])
             return _read_array(reader)
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """Ids at which llama.cpp stops: end of sequence, of turn and of message."""
+        ids = (self.scalars.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
+        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
     def keys(self) -> Iterator[str]:
         """Every key of the metadata."""

@@ -94,5 +94,5 @@ def test_a_capsule_replays_and_one_with_other_weights_does_not(run: Path, tmp_pa
             new.writestr(name, content)
     replayed = zerogap("replay", other)
     assert replayed.returncode == 1, replayed.stderr
-    assert "1 tensor (norm.weight) of 18 are not those of the capsule" in replayed.stdout
+    assert "1 tensor (norm.weight) of 18 differ from the capsule's" in replayed.stdout
     assert "NOT the same bits" in replayed.stdout

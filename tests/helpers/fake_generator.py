@@ -11,7 +11,6 @@ from zerogap.types import (
     FinishReason,
     GenerateOutput,
     GenerateRequest,
-    WeightVersionSpan,
 )
 
 Completion = Callable[[GenerateRequest, int], Sequence[int]]
@@ -60,7 +59,7 @@ class FakeGenerator:
             output_log_probs=np.full(len(ids), -1.5, np.float32),
             kept_log_mass=np.zeros(len(ids), np.float32),
             finish_reason=FinishReason("stop", matched=257),
-            weight_versions=(WeightVersionSpan(3, 0, len(ids)),),
+            weight_version=np.full(len(ids), 3, np.int32),
             seed=request.sampling_params.sampling_seed,
             text=bytes(i for i in ids if i < 128).decode(),
         )

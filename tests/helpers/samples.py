@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from zerogap.types import FinishReason, GenerateOutput, Ragged, Sample, WeightVersionSpan
+from zerogap.types import FinishReason, GenerateOutput, Ragged, Sample
 
 
 def make_output(prompt_ids=(256, 97), output_ids=(98, 257), **changes) -> GenerateOutput:
@@ -18,7 +18,7 @@ def make_output(prompt_ids=(256, 97), output_ids=(98, 257), **changes) -> Genera
         "output_log_probs": np.full(num_out, -0.5, np.float32),
         "kept_log_mass": np.zeros(num_out, np.float32),
         "finish_reason": FinishReason("stop", matched=257),
-        "weight_versions": (WeightVersionSpan(0, 0, num_out),),
+        "weight_version": np.zeros(num_out, np.int32),
         "seed": 1,
         "text": "b",
     }

@@ -90,7 +90,7 @@ def test_an_exported_model_is_the_one_that_loads(toy_family, tmp_path):
     folder = export_hf(model, tmp_path / "export")
     assert json.loads((folder / "config.json").read_text())["num_local_experts"] == 3
     again = load_model(folder)
-    assert again.config == model.config
+    assert again.model.config == model.config
     EXACT.check(dict(hf_tensors(again.model)), dict(hf_tensors(model)))
     names = [r.hf_name for r in tensor_rows(model.config) if r.parameter == "layers.1.gate_up.weight"]  # fmt: skip
     assert names == [f"model.layers.1.moe.{e}.{n}.weight" for e in range(3) for n in ("w1", "w3")]
@@ -111,7 +111,7 @@ def test_a_recipe_names_it_and_the_run_has_no_gap(toy_family, tmp_path):
     lines = [line for line in read_jsonl(tmp_path / "run/metrics.jsonl") if line["step"] > 0]
     assert [line["gap/total/max"] for line in lines] == [0.0, 0.0, 0.0]
     assert lines[-1]["train/grad_norm"] > 0
-    assert load_model(tmp_path / "run/export").config.family == "toy"
+    assert load_model(tmp_path / "run/export").model.config.family == "toy"
 
 
 def test_a_family_that_is_not_registered_is_refused_with_those_that_are():

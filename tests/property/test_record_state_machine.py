@@ -25,7 +25,6 @@ from zerogap.types import (
     Sample,
     Source,
     Turn,
-    version_spans,
 )
 
 VOCAB = 50
@@ -99,7 +98,7 @@ class RecordMachine(RuleBasedStateMachine):
                 output_log_probs=np.array([t.log_prob for t in drawn], np.float32),
                 kept_log_mass=np.array([t.kept_log_mass for t in drawn], np.float32),
                 finish_reason=finish,
-                weight_versions=version_spans(np.array([t.version for t in drawn])),
+                weight_version=np.array([t.version for t in drawn], np.int32),
                 seed=seed,
                 text=f"<{seed}>",
                 kept_sets=ragged([t.kept for t in drawn]) if truncates else None,
@@ -108,8 +107,12 @@ class RecordMachine(RuleBasedStateMachine):
         )
         self.model = Model(tokens, self.model.has_kept or truncates, self.model.text + f"<{seed}>")
         assert self.sample.outcome == (Outcome.TRUNCATED if reason == "length" else Outcome.COMPLETED)  # fmt: skip
-        versions = version_spans(np.array([t.version for t in tokens[before:]]))
-        assert self.sample.version_spans(self.sample.turns[-1]) == versions
+        runs = [
+            (v, len(list(run))) for v, run in itertools.groupby(t.version for t in tokens[before:])
+        ]
+        spans = self.sample.version_spans(self.sample.turns[-1])
+        assert [(span.version, span.end - span.start) for span in spans] == runs
+        assert [span.start for span in spans] == [0, *(span.end for span in spans[:-1])]
 
     @rule(reply=ids)
     def reply(self, reply):
@@ -226,7 +229,7 @@ def test_a_life_with_a_fault_in_it_is_noticed(monkeypatch):
     faults = {
         "later routes replace those of the sampling pass": (Sample, "_routes_with", lambda sample, output: np.concatenate([output.routes, output.routes[:1] * 0])),
         "offsets that do not begin at 0 again": (Ragged, "__getitem__", lambda lists, rows: Ragged(lists.values, lists.offsets[rows.start : rows.stop + 1])),
-        "one version a turn": (GenerateOutput, "versions", property(lambda output: np.full(len(output.output_ids), output.weight_versions[-1].version))),
+        "one version a turn": (Sample, "append_output", lambda sample, output, append=Sample.append_output: append(sample, replace(output, weight_version=output.weight_version[-1:].repeat(len(output.output_ids))))),
     }  # fmt: skip
     for what, fault in faults.items():
         with monkeypatch.context() as planted:

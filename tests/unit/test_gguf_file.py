@@ -9,6 +9,7 @@ from helpers.gguf_files import write_model_gguf
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 
+from zerogap.errors import ModelError
 from zerogap.gguf_file import GgufFile
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96}
@@ -57,7 +58,7 @@ def test_a_file_cut_anywhere_is_refused(path):
     content = path.read_bytes()
     for length in {*range(0, 400, 7), *np.linspace(400, len(content) - 1, 60).astype(int).tolist()}:
         path.write_bytes(content[:length])
-        with pytest.raises(ValueError, match=r"ends after|begin with|would end"):
+        with pytest.raises(ModelError, match=r"ends after|begin with|would end"):
             GgufFile.open(path)
 
 
@@ -66,7 +67,7 @@ def test_a_damaged_directory_is_refused(path):
 
     def is_refused(changed: bytes, why: str) -> None:
         path.write_bytes(changed)
-        with pytest.raises(ValueError, match=why):
+        with pytest.raises(ModelError, match=why):
             GgufFile.open(path)
 
     is_refused(b"GGML" + content[4:], "does not begin with GGUF")

@@ -20,7 +20,7 @@ class Audit:
     origin: str
     """Where the weights come from, for people."""
     is_proven: bool
-    """Whether the run recorded their fingerprint; it is then equal."""
+    """Whether the run recorded the weights' fingerprint, so that it could be compared: it is equal."""
     entry: LedgerEntry
     """Like the step's line in ``ledger.jsonl``, but over every token that trained."""
     samples: Sequence[AuditedSample]
@@ -31,7 +31,7 @@ class Audit:
     """Text of one id."""
 
     def to_json(self, num_worst: int) -> dict[str, Any]:
-        """Plain values, with ``num_worst`` of the worst tokens."""
+        """Values that JSON can hold, with the ``num_worst`` worst tokens."""
         return {
             "run": self.run,
             "weights": {"origin": self.origin, "is_proven": self.is_proven},
@@ -81,7 +81,7 @@ class AuditedToken:
         return stages(self.audited)[:, self.position].tolist()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Values that JSON can hold."""
         sample, at = self.audited.sample, self.position
         return {
             "rollout_id": sample.rollout_id,

@@ -1,10 +1,13 @@
 """An audit as lines for a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from zerogap.audit.audited import Audit, worst_tokens
-from zerogap.audit.context import describe_token
-from zerogap.audit.table import COLUMNS, rows
+from zerogap.audit.audited import Audit, AuditedToken, worst_tokens
+from zerogap.audit.table import COLUMNS, nats, rows
+from zerogap.report.tokens import role_of, token_text
+
+_BEFORE, _AFTER = 12, 6
+"""Tokens shown on each side."""
 
 
 def describe_audit(audit: Audit, *, num_worst: int) -> Iterator[str]:
@@ -28,7 +31,7 @@ def describe_audit(audit: Audit, *, num_worst: int) -> Iterator[str]:
     yield f"the {title}, by the gap that the loss sees, then by the largest raw source"
     for token in worst:
         yield ""
-        yield from describe_token(token, audit.decode_token)
+        yield from _describe_token(token, audit.decode_token)
 
 
 def _table(audit: Audit) -> Iterator[str]:
@@ -41,3 +44,29 @@ def _table(audit: Audit) -> Iterator[str]:
     of = "" if share is None else f", on {share:,.0f} tokens"
     yield f"nats per token; open: what the loss sees; recorded: the open mean that the run measured{of}"
     yield ""
+
+
+def _describe_token(token: AuditedToken, decode_token: Callable[[int], str]) -> Iterator[str]:
+    """Place, surrounding text, six log-probs, and the difference from each source."""
+    sample, at = token.audited.sample, token.position
+    kept = float(sample.kept_log_mass[at])
+    yield (
+        f"{sample.rollout_id}, position {at}: gap {nats(token.gap)}; {role_of(sample, at)}, id {sample.token_ids[at]}, "
+        f"version {sample.weight_version[at]}, log of kept mass {nats(kept)}"
+    )
+    yield "  " + _around(token, decode_token)
+    yield "  " + "  ".join(f"a{stage} {value:.6f}" for stage, value in enumerate(token.stages))
+    moved = {name: value for name, value in token.sources.items() if value != 0}
+    yield "  " + ", ".join(f"{name} {value:+.3g}" for name, value in moved.items())
+
+
+def _around(token: AuditedToken, decode_token: Callable[[int], str]) -> str:
+    ids, at = token.audited.sample.token_ids, token.position
+    first, end = max(0, at - _BEFORE), min(len(ids), at + _AFTER + 1)
+
+    def text(start: int, stop: int) -> str:
+        shown = "".join(token_text(int(i), decode_token) for i in ids[start:stop])
+        return shown.replace("\n", "↵").replace("\t", "⇥")
+
+    before, after = ("…" if first else ""), ("…" if end < len(ids) else "")
+    return f"{before}{text(first, at)}⟦{text(at, at + 1)}⟧{text(at + 1, end)}{after}"

@@ -35,7 +35,7 @@ class RecordedRun:
             text = self.folder.config.read_text(encoding="utf-8")
             self.config = RunConfig.model_validate_json(text)
         except ValidationError as error:
-            msg = f"{self.folder.config} does not match the recipe of this version of zerogap ({error.error_count()} keys differ), and other code cannot recompute its steps; use the version that environment.json names"
+            msg = f"{self.folder.config} does not match the recipe of this version of zerogap ({error.error_count()} keys differ), so its steps cannot be recomputed here; use the zerogap version that environment.json names"
             raise CheckpointError(msg) from error
 
     @cached_property
@@ -56,7 +56,7 @@ class RecordedRun:
         return read_versions(self.folder.versions)
 
     def settings(self, step: int) -> StepSettings:
-        """How the step trained: as recorded, else as the recipe says."""
+        """The step's GEMM kernels and corrections: as recorded, else as in the recipe."""
         made = self.versions.get(step)
         known = None if made is None else made.settings
         return settings_of_recipe(self.config) if known is None else known
@@ -88,11 +88,11 @@ class RecordedRun:
         return next((line for line in lines if line["step"] == step), {})
 
     def start_of(self, version: int) -> int:
-        """The newest version up to ``version`` that needs no training: a checkpoint's, or 0, the recipe's."""
+        """The newest version up to ``version`` that is stored: a checkpoint, or 0 for the recipe's model."""
         return max((saved for saved in self.checkpoints if saved <= version), default=0)
 
     def missing_for(self, version: int, *, after: int | None = None) -> list[int]:
-        """Steps without rollouts on disk that are needed to compute ``version`` from version ``after`` (default: its start)."""
+        """Steps whose rollouts are missing to compute ``version`` from ``after`` (default: ``start_of(version)``)."""
         needed = range((self.start_of(version) if after is None else after) + 1, version + 1)
         return sorted(set(needed) - set(self.steps))
 

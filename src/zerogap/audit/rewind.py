@@ -1,9 +1,9 @@
 """Recomputes the weights that a recorded step started from, from the run's folder alone.
 
 Training is deterministic to the bit: the same samples, weights and optimizer state give the same weights, on the same
-kind of machine with the same number of threads. So any version can be had from the newest checkpoint before it (or the
-recipe's initial model) by training on the recorded rollouts of the steps in between, without the engine. Each version's
-fingerprint is compared with the recorded one.
+kind of machine with the same number of threads. So any version can be recomputed from the newest checkpoint before it (or
+the recipe's initial model) by training on the recorded rollouts of the steps in between, without the engine. Each
+version's fingerprint is compared with the recorded one.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Rewound:
     trainer: NativeTrainer
     version: int
     is_proven: bool
-    """Whether the run recorded this version's fingerprint; it is then equal."""
+    """Whether the weights are known to be the run's: they have the recorded fingerprint, or come from a checkpoint."""
     origin: str
     """Where the weights come from, for people."""
     history: WeightHistory | None
@@ -46,8 +46,8 @@ def rewind(
     """Policy and trainer after ``version`` steps.
 
     Args:
-        run: the folder; nothing in it changes.
-        version: of the weights; step N starts from version N - 1.
+        run: the run; its folder does not change.
+        version: weight version; step N starts from version N - 1.
         older: further versions to keep, if the folder has what they need.
         progress: shows each step as it is retrained.
 
@@ -78,7 +78,7 @@ def rewind(
 
 
 def _start_for(run: RecordedRun, version: int, older: frozenset[int]) -> int:
-    """The newest start from which all requested versions that can be had are reached."""
+    """The newest version from which all requested versions that the folder allows can be recomputed."""
     reachable = [
         v for v in older | {version} if not run.missing_for(version, after=run.start_of(v))
     ]

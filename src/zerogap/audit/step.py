@@ -21,12 +21,12 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
     """Score every token that a recorded step trained on, at every stage of the ledger.
 
     Args:
-        run_dir: the run's folder, which does not change; besides it only the recipe's model is read.
-        step: a recorded step; None takes the last one.
-        quiet: no progress.
+        run_dir: the run's folder; it does not change. Apart from it only the recipe's model is read.
+        step: a recorded step; None: the last one.
+        quiet: show no progress.
 
     Raises:
-        CheckpointError: the folder lacks the step's rollouts, or what its weights are recomputed from.
+        CheckpointError: the folder lacks the step's rollouts, or those that its weights are recomputed from.
     """
     run, progress = RecordedRun(run_dir), Progress(Console(stderr=True), is_quiet=quiet)
     if not run.config.loss.trains_on_completions:

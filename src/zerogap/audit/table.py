@@ -1,4 +1,4 @@
-"""The ledger as table rows: each source over all tokens, beside what the run recorded for its audited share."""
+"""The ledger as table rows: each source over all tokens, and the value that the run recorded for its audited share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from zerogap.obs import GAP_SOURCES
 from zerogap.report.numbers import format_number
 
 COLUMNS = ("raw mean", "raw max", "open mean", "open max", "signed", "k3", "recorded")
-"""Nats per token: mean and maximum of |difference|, raw and open; signed mean and k3 of the open one; the recorded open mean."""
+"""Nats per token: mean and maximum of |difference|, raw and open; signed mean and k3 of the open difference; the open
+mean that the run recorded."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,9 @@ class Row:
 
     name: str
     cells: tuple[str, ...]
-    """As ``COLUMNS``; ``0.0`` is exactly 0, ``-`` was not recorded."""
+    """One per column of ``COLUMNS``; ``0.0`` is exactly 0, ``-`` was not recorded."""
     is_zero: bool
-    """Whether the loss sees exactly 0 of it."""
+    """Whether its open difference is exactly 0."""
 
 
 def rows(audit: Audit) -> list[Row]:

@@ -1,7 +1,7 @@
-"""Step capsules: one step of a run in one file, and the same loss and gradient from it elsewhere, to the bit.
+"""Step capsules: one step of a run in one file, which replays to the same loss and gradient elsewhere, to the bit.
 
-In: a run's folder and a step. Out: a file with the step's records, its weights or where they are, recipe, machine, and what
-came out. Replaying computes loss and gradient of the step's first update again and compares.
+In: a run's folder and a step. Out: a file with the step's samples, its weights or their digests, recipe, machine, loss
+and gradient. A replay computes loss and gradient of the step's first update again and compares.
 """
 
 from zerogap.capsule.answer import Answer

@@ -1,9 +1,7 @@
-"""What a step's first update comes to: the numbers that two machines of one kind agree on to the bit."""
+"""Loss and gradient of a step's first update; two machines of one kind compute the same bits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
 
 from zerogap.config import RunConfig
 from zerogap.obs import Progress
@@ -23,11 +21,11 @@ class Answer:
     grad_norm: float
     """Global 2-norm."""
     tensors: Mapping[str, str]
-    """Digest of the gradient of each parameter."""
+    """Digest of each parameter's gradient."""
     norms: Mapping[str, float]
-    """2-norm of the gradient of each parameter: what is compared where bits are not promised."""
+    """2-norm of each parameter's gradient, compared where equal bits are not promised."""
     num_updates: int
-    """Of the step. Later ones start from weights that the ones before have changed, so only the first is computed."""
+    """Number of the step's updates. Only the first is computed: later ones start from weights that it changed."""
 
     @property
     def digest(self) -> str:
@@ -48,11 +46,11 @@ def compute_answer(
 
     Args:
         trainer: as it was before the step.
-        samples: what the step trained on.
-        config: the run's.
-        step: its number.
-        settings: how it trained.
-        progress: shows rows.
+        samples: the step's samples.
+        config: the run's resolved recipe.
+        step: number of the step.
+        settings: the GEMM kernels and corrections of the step.
+        progress: shows the rows computed.
     """
     trainer.use_corrections(settings.corrections)
     trainer.use_gemm(settings.gemm)
@@ -66,10 +64,6 @@ def compute_answer(
         loss=found.loss,
         grad_norm=found.grad_norm,
         tensors=dict(digest_weights(found.tensors).tensors),
-        norms={name: _norm(gradient) for name, gradient in found.tensors.items()},
+        norms={name: float(g.detach().double().norm()) for name, g in found.tensors.items()},
         num_updates=found.num_updates,
     )
-
-
-def _norm(gradient: torch.Tensor) -> float:
-    return float(gradient.detach().double().norm())

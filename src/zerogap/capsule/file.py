@@ -1,16 +1,20 @@
 """A step in one file: a zip of JSON and safetensors, without pickle, complete or absent.
 
-``capsule.json`` (what it is, how the step trained, what came out, digests of the weights), ``config.json`` (the resolved
-recipe), ``environment.json`` (where the run ran), ``metrics.json`` (what the run recorded of the step), ``rollouts/`` (the
-records, as in the run's folder), ``trainer.safetensors`` (place in the schedule, torch's random state and a critic's weights (with
-their fp32 masters, if they are bf16); no moments: neither loss nor gradient depends on them) and, where weights are embedded, ``weights.safetensors`` with ``tokenizer/``.
+capsule.json         run, step, settings, loss and gradient digests, digests of the weights
+config.json          the resolved recipe
+environment.json     the machine and software of the run
+metrics.json         the run's metrics of the step
+rollouts/            the step's samples, as in the run's folder
+trainer.safetensors  place in the schedule, torch's random state, a critic's weights (with fp32 masters, if bf16). No
+                     optimizer moments: neither loss nor gradient depends on them
+weights.safetensors, tokenizer/  only if the weights are embedded
 """
 
 import json
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,43 +46,40 @@ class Header:
     """Name of the run's folder."""
     step: int
     weight_version: int
-    """Of the weights that the step started from: step - 1."""
+    """Version of the weights that the step started from: step - 1."""
     origin: str
-    """How the weights were found when the capsule was made."""
+    """Where the weights came from when the capsule was made."""
     is_proven: bool
-    """Whether they were compared with a fingerprint that the run recorded."""
+    """Whether the weights have the fingerprint that the run recorded."""
     weight_digests: Mapping[str, str]
-    """By tensor."""
+    """Digest of each weight tensor."""
     architecture: Mapping[str, Any]
-    """As Hugging Face's config.json has it."""
+    """The model's config, as in Hugging Face's config.json."""
     settings: StepSettings
-    """How the step trained."""
+    """The step's GEMM kernels and corrections."""
     machine: Mapping[str, Any]
-    """Where ``answer`` was computed, as environment.json has it."""
+    """The machine that computed ``answer``, in the form of environment.json."""
     answer: Answer
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        parts = {"settings": self.settings.to_json(), "answer": asdict(self.answer)}
-        return {"format": _FORMAT, **plain, **parts}
+        """Values that JSON can hold, with the format's number."""
+        return {"format": _FORMAT, **asdict(self), "settings": self.settings.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Header":
-        """The inverse of ``to_json``, without the format."""
-        parts: dict[str, Any] = {
-            "settings": StepSettings.from_json(values["settings"]),
-            "answer": Answer(**values["answer"]),
-        }
-        return cls(**{**values, **parts})
+        """The inverse of ``to_json``; the format's number must be removed first."""
+        parsed: dict[str, Any] = dict(values)
+        parsed["settings"] = StepSettings.from_json(values["settings"])
+        parsed["answer"] = Answer(**values["answer"])
+        return cls(**parsed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """A policy that is inside the capsule."""
+    """A policy stored in the capsule."""
 
     weights: Mapping[str, torch.Tensor]
-    """By our names."""
+    """By parameter name."""
     tokenizer: Tokenizer
 
 
@@ -93,7 +94,7 @@ class Capsule:
     samples: Sequence[Sample]
     trainer_state: Mapping[str, torch.Tensor]
     policy: Embedded | None
-    """None: the one that ``model`` of the recipe names."""
+    """None: the policy that the recipe's ``model`` names."""
 
 
 def write_capsule(path: Path, capsule: Capsule, *, rollouts: Path) -> None:
@@ -106,7 +107,7 @@ def write_capsule(path: Path, capsule: Capsule, *, rollouts: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    # Stored: compressing a model's weights takes a minute and saves a tenth.
+    # Not compressed: compressing a model's weights takes a minute and saves a tenth.
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, _HEADER, _json(capsule.header.to_json()))
         _add(archive, _CONFIG, _json(capsule.config.model_dump(mode="json")))
@@ -126,13 +127,13 @@ def read_capsule(path: Path) -> Capsule:
     """The capsule in a file.
 
     Raises:
-        CheckpointError: it is none, is damaged, or another version of zerogap wrote it.
+        CheckpointError: the file is not a capsule, is damaged, or was written by an incompatible version.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read(_HEADER))
             if (found := header.pop("format", None)) != _FORMAT:
-                msg = f"{path} is a capsule of format {found}, and this version of zerogap reads format {_FORMAT}; use the version that its environment.json names"
+                msg = f"{path} has capsule format {found}, but this version of zerogap reads format {_FORMAT}; use the zerogap version that the capsule's environment.json names"
                 raise CheckpointError(msg)
             return _read(archive, header, path)
     except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile, SafetensorError) as error:
@@ -163,7 +164,7 @@ def _config(text: bytes, path: Path) -> RunConfig:
     try:
         return RunConfig.model_validate_json(text)
     except ValidationError as error:
-        msg = f"{path}: its recipe is none of this version of zerogap ({error.error_count()} keys differ), so its step cannot be computed here; use the version that its environment.json names"
+        msg = f"{path}: this version of zerogap cannot read the capsule's recipe ({error.error_count()} keys differ), so it cannot replay the step; use the zerogap version that the capsule's environment.json names"
         raise CheckpointError(msg) from error
 
 
@@ -173,7 +174,7 @@ def _add_folder(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    # A ZipInfo without a date: equal capsules are equal files.
+    # A ZipInfo has a fixed date, so equal capsules are equal files.
     archive.writestr(zipfile.ZipInfo(name), content)
 
 

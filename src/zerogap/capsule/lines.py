@@ -1,4 +1,4 @@
-"""Capsules and replays as lines for a terminal."""
+"""Describes capsules and replays in lines for a terminal."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ _NUM_NAMED = 5
 
 
 def agrees_with_run(capsule: Capsule) -> bool | None:
-    """Whether the run recorded the same loss and gradient norm; None where it recorded those of several updates, or none."""
+    """Whether the run recorded the same loss and gradient norm; None if it recorded none for the first update alone."""
     answer, then = capsule.header.answer, capsule.metrics
     if answer.num_updates > 1 or not {"train/loss", "train/grad_norm"} <= then.keys():
         return None
@@ -18,34 +18,34 @@ def agrees_with_run(capsule: Capsule) -> bool | None:
 
 
 def describe_capsule(capsule: Capsule, path: Path) -> Iterator[str]:
-    """What is in the file, and what came out."""
+    """Contents of the capsule, its loss and gradient norm."""
     header = capsule.header
     yield f"{path}: step {header.step} of {header.run}, {path.stat().st_size / 1e6:,.1f} MB"
     if capsule.policy is None:
         named = capsule.config.model.path or "[model.init], seeded"
-        yield f"weights: the recipe's own (model: {named}), by their digests; --with-weights embeds them"
+        yield f"weights: only digests, of the recipe's model ({named}); --with-weights embeds them"
     else:
         proof = ", fingerprint as recorded" if header.is_proven else ""
         yield f"weights: version {header.weight_version}, embedded with the tokenizer; from {header.origin}{proof}"
     yield f"loss {header.answer.loss!r}, gradient norm {header.answer.grad_norm!r}{_of_updates(header.answer.num_updates)}"
     yield {
         True: "the run recorded the same loss and gradient norm",
-        False: "NOTE: the run recorded another loss or gradient norm: this machine, its threads or the code differ from the run's",
-        None: "the run recorded no loss of this update alone to compare with",
+        False: "NOTE: the run recorded another loss or gradient norm: the machine, the threads or the code differ",
+        None: "nothing to compare with: the run recorded no loss of this update alone",
     }[agrees_with_run(capsule)]
 
 
 def describe_replay(replay: Replay) -> Iterator[str]:
-    """What was compared, whether it is equal, and if not, what differs."""
+    """What was compared, and what differs."""
     then, now, header = replay.header.answer, replay.found, replay.header
     yield f"step {header.step} of {header.run}, weights of version {header.weight_version}{_of_updates(then.num_updates)}"
-    yield from (f"other code: {difference}" for difference in replay.code_differences)
+    yield from (f"code differs: {difference}" for difference in replay.code_differences)
     if replay.other_weights:
-        yield f"weights: {_named(replay.other_weights)} of {len(header.weight_digests)} are not those of the capsule"
+        yield f"weights: {_named(replay.other_weights)} of {len(header.weight_digests)} differ from the capsule's"
     if replay.machine_differences:
         yield (
-            f"this machine is of another kind ({'; '.join(replay.machine_differences)}): equal bits are promised on one kind only, "
-            f"so the loss is compared to {LOSS_TOLERANCE:g} and the norm of each gradient to {NORM_TOLERANCE:g}"
+            f"this machine is of another kind ({'; '.join(replay.machine_differences)}), where equal bits are not promised, "
+            f"so the loss may differ by {LOSS_TOLERANCE:g} and the norm of each gradient by {NORM_TOLERANCE:g}"
         )
     yield f"loss           {then.loss!r} in the capsule, {now.loss!r} here"
     yield f"gradient norm  {then.grad_norm!r} in the capsule, {now.grad_norm!r} here"

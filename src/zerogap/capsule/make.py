@@ -1,4 +1,4 @@
-"""A capsule of a recorded step, from the run's folder alone."""
+"""Makes a capsule of a step from the run's folder."""
 
 from pathlib import Path
 
@@ -27,25 +27,25 @@ def make_capsule(
 ) -> Capsule:
     """Write the capsule of a step and return it.
 
-    Weights of version 0 are the ones that the recipe names, so their digests are enough; later ones are nowhere but in the
-    run, so they are embedded.
+    Weights of version 0 are the recipe's model, so digests are enough; later weights exist only in the run, so they are
+    embedded.
 
     Args:
         run_dir: the run's folder; nothing in it changes.
         out: the file; replaced if it exists.
         step: recorded step; None: the last one.
-        with_weights: embed those of version 0 too.
-        quiet: no progress.
+        with_weights: embed weights of version 0 too.
+        quiet: show no progress.
 
     Raises:
-        CheckpointError: the step's rollouts or its weights are not to be had from the folder, or it trained on nothing.
+        CheckpointError: the folder lacks the step's rollouts or weights, or the step trained on no sample.
     """
     run, progress = RecordedRun(run_dir), Progress(Console(stderr=True), is_quiet=quiet)
     apply_threads(recorded=run.num_threads)
     step = run.choose_step(step)
     rewound, samples = rewind(run, step - 1, progress=progress), run.samples(step)
     if not run.trained(samples):
-        msg = f"step {step} of {run_dir} trained on none of its {len(samples)} samples, so it has neither loss nor gradient; choose another step"
+        msg = f"step {step} of {run_dir} trained on none of its {len(samples)} samples, so it has no loss and no gradient; choose another step"
         raise CheckpointError(msg)
     answer = compute_answer(
         rewound.trainer,
@@ -72,9 +72,9 @@ def make_capsule(
 
 
 def _is_needed(name: str) -> bool:
-    """Whether an entry of the trainer's state is loaded for a replay: moments have no part in loss and gradient.
+    """Whether a replay needs this entry of the trainer's state.
 
-    Nor have masters; but a critic's weights are refused without the ones that they were rounded from.
+    Loss and gradient depend on no optimizer state, but a bf16 critic's weights load only with their fp32 masters.
     """
     return _OPTIMIZER not in name or name.startswith(_CRITICS_MASTERS)
 

@@ -1,4 +1,4 @@
-"""A capsule's step, computed again: the same loss and gradient to the bit, or what differs."""
+"""Replays a capsule: computes loss and gradient of its step again and compares them."""
 
 import math
 from collections.abc import Mapping
@@ -20,29 +20,29 @@ from zerogap.run.trainers import build_trainer
 from zerogap.weights import WeightDigest, copy_weights, digest_weights, named_weights
 
 LOSS_TOLERANCE = 1e-5
-"""Of the loss, relative to it or to 1, where bits are not promised: fp32 log-probs that were added up in another order."""
+"""Tolerance of the loss, relative to it or to 1, on another kind of machine, which adds log-probs in another order."""
 NORM_TOLERANCE = 1e-3
-"""Of the norm of a tensor's gradient, relative to it: its terms cancel, so rounding is larger than in the loss."""
+"""Tolerance of a gradient's norm, relative to it: its terms cancel, so rounding is larger than in the loss."""
 LEAST_SHARE = 1e-6
-"""Gradients smaller than this share of the whole are compared relative to that: they are rounding themselves."""
+"""Gradients below this share of the global norm are mostly rounding, so their tolerance is relative to this share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What came out, beside what the capsule says."""
+    """The replayed loss and gradient, and how they compare with the capsule's."""
 
     header: Header
     found: Answer
     machine_differences: tuple[str, ...]
-    """Empty: the machines are of one kind, and bits are compared; otherwise numbers, with tolerances."""
+    """If empty, the machines are of one kind and bits are compared; otherwise numbers, with tolerances."""
     code_differences: tuple[str, ...]
-    """Other versions of this package: compared all the same."""
+    """Differences in the version of zerogap; they do not change how results are compared."""
     other_weights: tuple[str, ...]
-    """Weights that are not those the capsule was made with."""
+    """Weights that differ from those the capsule was made with."""
 
     @property
     def other_gradients(self) -> tuple[str, ...]:
-        """Parameters whose gradient has other bits."""
+        """Parameters whose gradient has different bits."""
         return _differences(self.header.answer.tensors, self.found.tensors)
 
     @property
@@ -58,13 +58,13 @@ class Replay:
 
     @property
     def is_loss_near(self) -> bool:
-        """Whether the loss is the capsule's up to rounding."""
+        """Whether the loss equals the capsule's within rounding."""
         then, near = self.header.answer.loss, LOSS_TOLERANCE
         return math.isclose(self.found.loss, then, rel_tol=near, abs_tol=near)
 
     @property
     def is_equal(self) -> bool:
-        """As equal as these two machines can promise."""
+        """Whether the results are as equal as these two machines promise: to the bit, or within rounding."""
         if self.machine_differences:
             return self.is_loss_near and not self.far_gradients
         then, now = self.header.answer, self.found
@@ -73,24 +73,25 @@ class Replay:
 
 
 def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False) -> Replay:
-    """Compute a capsule's loss and gradient here.
+    """Compute a capsule's loss and gradient on this machine.
 
     Args:
         path: the capsule.
-        model: where the recipe's model lies on this machine, as ``model.path`` has it; None: where the recipe says. Used
-            for weights that are not embedded, and for the initial policy where the loss refers to it.
-        quiet: no progress.
+        model: the recipe's model on this machine, replacing ``model.path``; None: as in the recipe. It is needed for
+            weights that are not embedded, and for the initial policy if the loss refers to it.
+        quiet: show no progress.
 
     Raises:
-        CheckpointError: it is no capsule of this version, the model has another architecture, or nothing would use it.
-        ModelError: the model is not where it should be.
+        CheckpointError: the file is not a capsule of this version, the model has another architecture, or ``model`` is
+            given but not needed.
+        ModelError: the model cannot be found or loaded.
     """
     capsule, progress = read_capsule(path), Progress(Console(stderr=True), is_quiet=quiet)
     header, config = capsule.header, capsule.config
     if model is not None and capsule.policy is not None and not config.loss.needs_reference:
-        msg = f"--model {model}: {path} has the step's weights and its loss ({config.loss.kind}) refers to no other of the recipe's, so nothing would be read there; leave it out"
+        msg = f"--model {model} would not be used: {path} has the step's weights, and its loss ({config.loss.kind}) needs no other model; leave --model out"
         raise CheckpointError(msg)
-    # The same sums in the same order: as many threads as there were, unless the user says otherwise.
+    # The same number of threads as then, unless the user sets one: sums keep their order.
     apply_threads(recorded=int(header.machine["threads"]))
     if model is not None:
         section = config.model.model_copy(update={"path": model, "init": None})
@@ -98,7 +99,7 @@ def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False)
     with progress.phase("loading the model"):
         policy = _policy(capsule, config.model, seed=config.run.seed)
         if header.settings.is_exact:
-            policy.probe()  # decides how rows are multiplied, as it did in the run
+            policy.probe()  # chooses the GEMM kernels, as in the run
         trainer = build_trainer(config, policy)
         trainer.load_state_dict({**trainer.state_dict(), **capsule.trainer_state})
     weights = digest_weights(named_weights(policy.model)).tensors
@@ -121,7 +122,7 @@ def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False)
 
 
 def _policy(capsule: Capsule, section: ModelSection, *, seed: int) -> Policy:
-    """The embedded one, or the recipe's."""
+    """The embedded policy, or else the recipe's."""
     if (embedded := capsule.policy) is not None:
         architecture = config_from_hf(capsule.header.architecture)
         model = CausalLM(architecture, precision=section.dtype)
@@ -130,7 +131,7 @@ def _policy(capsule: Capsule, section: ModelSection, *, seed: int) -> Policy:
         return Policy(model=model, tokenizer=tokenizer, eos_token_ids=architecture.eos_token_ids)
     policy = load_policy(section, seed=seed)
     if config_to_hf(policy.model.config) != capsule.header.architecture:
-        msg = f"{section.path or 'the recipe'}: a model of another architecture than the capsule's; give --model the one that the recipe names ({capsule.config.model.path})"
+        msg = f"{section.path or 'the recipe'}: this model does not have the capsule's architecture; pass --model with the recipe's model ({capsule.config.model.path})"
         raise CheckpointError(msg)
     return policy
 

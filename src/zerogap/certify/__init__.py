@@ -1,7 +1,7 @@
 """Checks zerogap's promises on the user's model and machine, before a run.
 
-Each check is a function of its subjects (an engine, a trainer, a digest, an exporter), so that a test can pass a
-faulty one and see the check fail. ``certify`` builds the subjects as a run does and makes all checks.
+Each check is a function of its subjects (an engine, a trainer, a digest, an exporter), so a test can pass a faulty
+subject and see the check fail. ``certify`` builds the subjects as a run does and makes all checks.
 """
 
 from zerogap.certify.certify import Certificate, certify

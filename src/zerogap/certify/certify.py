@@ -51,9 +51,9 @@ def certify(
 
     Args:
         config: the resolved recipe.
-        quiet: no progress.
-        on_report: gets the line on kernels before the first check.
-        on_verdict: gets each verdict at once.
+        quiet: show no progress.
+        on_report: called with the line on kernels, before the first check.
+        on_verdict: called with each verdict, right after its check.
 
     Raises:
         ZerogapError: the model cannot be loaded, or the recipe's engine cannot be exact.
@@ -88,7 +88,7 @@ def _found(check: Callable[[Phase], Finding], phase: Phase) -> Finding:
 
 
 def _choose_gemm(policy: Policy, config: RunConfig) -> tuple[str, Subjects]:
-    """Choose GEMM kernels as a run does: exact ones after a probe, or the faster ones of each side."""
+    """Choose GEMM kernels as a run does: exact ones after a probe, or the faster ones for each side."""
     head_dim = policy.model.config.head_dim
     if config.numerics == "exact":
         report = describe_probe(policy.probe(), head_dim)

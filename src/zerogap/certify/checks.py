@@ -139,13 +139,10 @@ def _counted(
 ) -> dict[str, Callable[[], Computed]]:
     """The same functions; each also advances the phase."""
 
-    def counted(compute: Callable[[], Computed]) -> Callable[[], Computed]:
-        def call() -> Computed:
-            computed = compute()
-            phase.advance()
-            return computed
-
-        return call
+    def counted(compute: Callable[[], Computed]) -> Computed:
+        computed = compute()
+        phase.advance()
+        return computed
 
     phase.update(0, len(variants))
-    return {name: counted(compute) for name, compute in variants.items()}
+    return {name: partial(counted, compute) for name, compute in variants.items()}

@@ -17,8 +17,8 @@ def check_fingerprints(
 
     Args:
         trained: the trainer's tensors by name; one bit of each is flipped and restored.
-        served: the engine's digest of what it reads.
-        digest: of named tensors.
+        served: computes the engine's digest of the weights it reads.
+        digest: computes the digest of named tensors.
     """
     whole = digest(trained)
     if (found := served()) != whole:

@@ -9,7 +9,7 @@ from torch import Tensor
 from zerogap.certify.finding import Finding
 
 LIMIT = 1e-6
-"""Limit for the norm of the difference over the norm of the whole gradient, fp32."""
+"""Upper limit for norm(difference) / norm(gradient), fp32."""
 
 Gradient = Mapping[str, Tensor]
 

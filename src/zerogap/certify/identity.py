@@ -12,8 +12,8 @@ def check_identity(
     """Take steps with learning rate 0.
 
     Args:
-        steps: name of the old log-probs -> one step of several updates.
-        digest: of the current weights.
+        steps: name of the old log-probs -> takes one step of several updates.
+        digest: computes the digest of the current weights.
     """
     before, num_tokens, wrong = digest(), 0, []
     for against, step in steps.items():

@@ -1,6 +1,6 @@
 """The probe batch: three short prompts, two with a common prefix, with several completions each.
 
-Prompt and completion lengths make sure that decoding shares, fills and crosses pages (16 tokens), whatever the model.
+The lengths of prompts and completions make decoding share, fill and cross pages (16 tokens), whatever the model.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _TEXT = (
 def probe_requests(
     tokenizer: Tokenizer, sampling: SamplingParams, *, max_positions: int
 ) -> list[GenerateRequest]:
-    """Requests for ten completions of three prompts, with ``sampling`` but fixed length and seed.
+    """Requests for ten completions of three prompts, with ``sampling`` except for length, stops and seed.
 
     Raises:
         ConfigError: the model's context is too short for them.

@@ -27,16 +27,17 @@ _PROBE_TEXTS = (
 Scores = Sequence[np.ndarray]
 
 FOREIGN_LIMIT = 1e-3
-"""Largest difference from transformers, nats per token, both in fp32; only the order of addition differs (3e-5 for 135 M)."""
+"""Largest allowed difference from transformers, nats per token, both in fp32, where only the order of addition differs
+(3e-5 for 135 M parameters)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-    """Writes and reads the model."""
+    """How to export the model, load it and score samples with it."""
 
     tokenizer: Tokenizer
     tokenizer_folder: Path | None
-    """Folder with its original files; None if there is none."""
+    """Folder with the tokenizer's original files; None if there is none."""
     samples: Sequence[Sample]
     """Samples to score with the loaded model."""
     scores: Scores
@@ -58,7 +59,7 @@ def check_round_trips(
 
     Args:
         trip: writes and reads the model folder.
-        engine: idle; its memory is released and resumed.
+        engine: an idle engine; its memory is released and resumed.
         requests: generated before and after the release.
         config: written to TOML and read back.
     """
@@ -73,7 +74,7 @@ def check_round_trips(
 
 
 def _trip_of_the_model(trip: ModelFolder) -> tuple[list[str], float]:
-    """(what went wrong, how far transformers is from us in nats)."""
+    """(problems, largest difference from transformers in nats)."""
     with tempfile.TemporaryDirectory(prefix="zerogap-certify-") as parent:
         folder = Path(parent) / "export"
         trip.export(folder)

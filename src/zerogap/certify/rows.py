@@ -60,7 +60,7 @@ def check_rows(
 
 
 def differences(ours: Reported, reference: Reported) -> str:
-    """The differences in words; empty if there are none."""
+    """The differences as text; empty if there are none."""
     same_ids = [np.array_equal(a, b) for a, b in zip(ours.ids, reference.ids, strict=True)]
     if not all(same_ids):
         return f"different tokens in {same_ids.count(False)} of {len(same_ids)} completions"

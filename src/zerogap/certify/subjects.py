@@ -20,19 +20,19 @@ from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 
 _ROOM = {"kv_cache_tokens": 2048}
-"""KV cache for the probe batch; the recipe's size does not matter here."""
+"""Enough KV cache for the probe batch; replaces the recipe's size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subjects:
-    """Builds engines and trainers on one policy by the recipe, with the changes that a check asks for."""
+    """Builds engines and trainers of one policy from the recipe, with a check's changes."""
 
     policy: Policy
     config: RunConfig
     engine_gemm: Gemm = "exact"
-    """GEMM kernels of engines; numerics = "fast" may choose others."""
+    """GEMM kernels of the engines; only numerics = "fast" may choose others."""
     trainer_gemm: Gemm = "exact"
-    """GEMM kernels of trainers."""
+    """The same for the trainers."""
 
     def engine(self, **changes: Any) -> Engine:  # noqa: ANN401 - values of [engine]
         """An engine at version 0; ``changes`` are keys of [engine]."""

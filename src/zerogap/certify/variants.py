@@ -27,7 +27,7 @@ def compute_variants(
 
     Args:
         subjects: builds an engine or a trainer for each variant.
-        requests: of the completions.
+        requests: the requests of the completions.
         samples: the completions, for variants that score.
     """
     few = {"max_running": _FEW_ROWS, "max_scheduled_tokens": _FEW_ROWS}
@@ -56,7 +56,7 @@ def compute_variants(
 def layouts(
     subjects: Subjects, samples: Sequence[Sample]
 ) -> dict[str, Callable[[], Mapping[str, Tensor]]]:
-    """Name of a layout -> the gradient of one step on ``samples`` in it; the next call overwrites it."""
+    """Name of a layout -> computes the gradient of one step on ``samples``; the next call overwrites the gradient."""
     samples = [_as_of_another_policy(sample) for sample in samples]
     failed = [s.failed(Outcome.INFRASTRUCTURE_FAILED, "part of the check") for s in samples[::3]]
     small = {"micro_batch_tokens": 64}

@@ -1,7 +1,6 @@
-"""Promise 4: a token carries the version of the weights that sampled it, and no key of older weights is read."""
+"""Promise 4: a token carries the version of the weights that sampled it, and no keys of older weights are read."""
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -26,8 +25,8 @@ def check_versions(
 
     Args:
         engine: on the trainer's weights, at version 0.
-        requests: several, long enough to interrupt.
-        weight: one that all outputs depend on; doubled for a while, then restored.
+        requests: several requests, long enough to interrupt.
+        weight: a weight that all outputs depend on; doubled for a while, then restored.
         publish: publishes the current weights to the engine under a version.
         score: the trainer's log-probs of samples, with the current weights.
     """
@@ -46,11 +45,14 @@ def check_versions(
     turned: list[int] = []
     half = sum(sample.num_loss_tokens for sample in before) // 2
     problems: list[str] = []
-    with _restored(weight):
+    kept = weight.clone()
+    try:
         across = samples_of(engine.generate(requests, on_progress=publish_half_way), temperature)
         after = samples_of(engine.generate(requests), temperature)
         problems += _wrong_scores(across, score(across), version=1, when="sampled after the change")
         problems += _wrong_scores(after, score(after), version=1, when="of the same prompts again")
+    finally:
+        weight.copy_(kept)
     publish(2)
     problems += _wrong_scores(across, score(across), version=0, when="sampled before the change")
     again = samples_of(engine.generate(requests), temperature)
@@ -60,20 +62,10 @@ def check_versions(
     if _have_same_log_probs(after, before):
         problems.append("changed weights gave the same log-probs: the engine does not read them")
     if problems:
-        cure = "a page or a version number outlived its weights: do not train with this engine; please report it"
+        cure = "the engine used an old page or an old version number with new weights: do not train with it; please report this"
         return Finding(is_kept=False, figure="; ".join(problems), cure=cure)
     old, new = (sum(_num_of(sample, version) for sample in across) for version in (0, 1))
     return Finding(is_kept=True, figure=f"published half-way: {old} tokens of version 0 and {new} of version 1, each equal to the trainer's of its version; {sum(_num_of(s, 1) for s in after)} more on the same prompts used no old keys")  # fmt: skip
-
-
-@contextmanager
-def _restored(weight: Tensor) -> Generator[None, None, None]:
-    """Restore the weight, bit for bit, when the block ends."""
-    kept = weight.clone()
-    try:
-        yield
-    finally:
-        weight.copy_(kept)
 
 
 def _wrong_scores(

@@ -1,7 +1,7 @@
 """The settings of a run: validated sections, the TOML loader, and the environment.
 
-In come recipe files, flags and environment variables; out come frozen sections, or one ConfigError that
-lists every problem. Nothing here is adjusted, guessed or ignored, and nothing here imports torch.
+In: recipe files, flags and environment variables. Out: frozen sections, or one ConfigError that lists every problem.
+Nothing is adjusted, guessed or ignored, and nothing here imports torch.
 """
 
 from zerogap.config.corrections import (
@@ -12,12 +12,11 @@ from zerogap.config.corrections import (
 from zerogap.config.data import (
     BuiltinData,
     DataConfig,
-    JsonlData,
-    ParquetData,
+    FileData,
+    PromptConfig,
     ReasoningGymData,
 )
 from zerogap.config.engine import EngineConfig
-from zerogap.config.evaluate import EvaluateConfig
 from zerogap.config.loss import (
     CISPOLossConfig,
     DAPOLossConfig,
@@ -35,7 +34,6 @@ from zerogap.config.loss import (
 )
 from zerogap.config.model import ModelInit, ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
-from zerogap.config.prompt import PromptConfig
 from zerogap.config.reward import (
     ExactReward,
     ImportReward,
@@ -45,9 +43,8 @@ from zerogap.config.reward import (
     RewardConfig,
     TaskReward,
 )
-from zerogap.config.rollout import RolloutConfig
+from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.run import RunConfig, RunSection
-from zerogap.config.sampling import SamplingConfig
 from zerogap.config.train import TrainConfig
 
 __all__ = [
@@ -62,10 +59,10 @@ __all__ = [
     "EngineConfig",
     "EvaluateConfig",
     "ExactReward",
+    "FileData",
     "GRPOLossConfig",
     "GSPOLossConfig",
     "ImportReward",
-    "JsonlData",
     "KLConfig",
     "LastNumberReward",
     "LedgerConfig",
@@ -77,7 +74,6 @@ __all__ = [
     "ModelSection",
     "ObsConfig",
     "PPOLossConfig",
-    "ParquetData",
     "PromptConfig",
     "RLOOLossConfig",
     "ReasoningGymData",

@@ -1,4 +1,4 @@
-"""[data]: the prompts for training and evaluation. A union on ``kind``."""
+"""[data] and [prompt]: the questions for training and evaluation, and how they become prompts. [data] is a union on ``kind``."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from zerogap.config.section import Section, TomlValue
 
 
 class FileData(Section):
-    """Prompts from a file."""
+    """Prompts from a JSON-lines file, one object per line, or from a parquet file (needs the extra ``parquet``)."""
 
     kind: Literal["jsonl", "parquet"]
     """Format of the file."""
@@ -38,20 +38,6 @@ class FileData(Section):
     def has_evaluation(self) -> bool:
         """Whether there are evaluation prompts."""
         return self.eval_path is not None or self.eval_size > 0
-
-
-class JsonlData(FileData):
-    """A JSON-lines file: one object per line."""
-
-    kind: Literal["jsonl"]
-    """A JSON-lines file."""
-
-
-class ParquetData(FileData):
-    """A parquet file (needs the extra ``parquet``)."""
-
-    kind: Literal["parquet"]
-    """A parquet file."""
 
 
 class GeneratedData(Section):
@@ -92,6 +78,33 @@ class BuiltinData(GeneratedData):
     """Name of the task, such as "multiplication"."""
 
 
-DataConfig = Annotated[
-    JsonlData | ParquetData | ReasoningGymData | BuiltinData, Field(discriminator="kind")
-]
+DataConfig = Annotated[FileData | ReasoningGymData | BuiltinData, Field(discriminator="kind")]
+
+
+_SLOT = "{question}"
+
+
+class PromptConfig(Section):
+    """Inserts the question into ``template``, then applies the chat template."""
+
+    system: str | None = None
+    """System message; none: the chat template decides."""
+    template: str = _SLOT
+    """User message; ``{question}`` is replaced by the question. All other characters stay, braces included."""
+    chat: bool = True
+    """Apply the model's chat template; false sends the text as it is, for base models."""
+    chat_arguments: dict[str, TomlValue] = Field(default_factory=dict)
+    """Variables for the chat template, such as ``enable_thinking = false`` for Qwen3."""
+
+    def render(self, question: str) -> str:
+        """The user message for one question."""
+        return self.template.replace(_SLOT, question)
+
+    def problems(self) -> Iterator[str]:
+        """A template without the question; chat settings without a chat template."""
+        if self.template.count(_SLOT) != 1:
+            yield f"template = {self.template!r}: the question must appear in it exactly once; write {_SLOT} where the question goes"
+        if not self.chat:
+            for key in ("system", "chat_arguments"):
+                if given := getattr(self, key):
+                    yield f"{key} = {given!r}: it has no effect without a chat template; set prompt.chat = true, or write the text into prompt.template"

@@ -6,8 +6,8 @@
 ``ZEROGAP_THREADS``       CPU threads of the tensor kernels, 1 or more; default: torch's choice
 ========================  ==========================================================================
 
-Libraries read their own (``HF_HOME``, ``HF_HUB_OFFLINE``, ``OMP_NUM_THREADS``, ``CXX``).
-One variable is set: ``GOMP_SPINCOUNT``, by ``let_torch_threads_sleep``.
+Libraries read their own variables (``HF_HOME``, ``HF_HUB_OFFLINE``, ``OMP_NUM_THREADS``, ``CXX``).
+``let_torch_threads_sleep`` sets one: ``GOMP_SPINCOUNT``.
 """
 
 import difflib
@@ -65,9 +65,9 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def let_torch_threads_sleep(variables: MutableMapping[str, str] = os.environ) -> None:
-    """Torch's own threads sleep soon after their work, instead of keeping cores from our kernels for 10 ms and more.
+    """Make torch's own threads sleep soon after their work; otherwise they block cores for 10 ms and more.
 
-    GNU's OpenMP reads this when it is loaded: call it before torch is imported. What the user has set stays.
+    GNU's OpenMP reads the variable when it is loaded, so call this before torch is imported. A user's setting is kept.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & variables.keys():
         variables["GOMP_SPINCOUNT"] = "1000"

@@ -48,7 +48,7 @@ def config_from_toml(text: str) -> RunConfig:
 
 
 def config_to_toml(config: RunConfig) -> str:
-    """Every value as TOML, defaults too. TOML has no none, so keys without a value are left out."""
+    """All values as TOML, including defaults. TOML cannot express None, so keys without a value are left out."""
     return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
 
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> Tree:
 
 
 def _override_layers(arguments: Sequence[str]) -> Iterator[tuple[str, Tree]]:
-    """One layer for all flags, so that ``--data.kind`` does not drop what another flag sets."""
+    """One layer for all flags, so ``--data.kind`` does not drop the keys that other flags set."""
     tree: Tree = {}
     for key, text in _override_pairs(arguments):
         table = tree
@@ -87,7 +87,7 @@ def _override_layers(arguments: Sequence[str]) -> Iterator[tuple[str, Tree]]:
         for name in parents:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                msg = f"--{key}: an earlier flag set {name} to a value, so it has no keys; keep one of the two flags"
+                msg = f"--{key}: an earlier flag set {name} to a value, so it cannot have keys; keep one of the two flags"
                 raise ConfigError(msg)
         table[leaf] = _parse_value(text)
     if tree:

@@ -4,7 +4,7 @@ docs/algorithms.md describes each: formula, paper, when to use it, and its cost.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -30,15 +30,10 @@ class KLConfig(Section):
 class Objective(Section):
     """Properties of a kind of loss."""
 
-    @property
-    def trains_on_completions(self) -> bool:
-        """Whether it trains on sampled completions; otherwise on the data set's answers."""
-        return True
-
-    @property
-    def compares_answers(self) -> bool:
-        """Whether each prompt needs a rejected answer beside its reference answer."""
-        return False
+    trains_on_completions: ClassVar[bool] = True
+    """Whether it trains on sampled completions; otherwise on the data set's answers."""
+    compares_answers: ClassVar[bool] = False
+    """Whether each prompt needs a rejected answer beside its reference answer."""
 
     @property
     def compares_within_group(self) -> bool:
@@ -114,7 +109,8 @@ class DynamicSamplingConfig(Section):
     """[loss.dynamic_sampling]: sample more prompts until enough groups have a signal (DAPO, section 3.2)."""
 
     max_rounds: int = Field(4, ge=1)
-    """At most this many rounds per step; 1 keeps groups without a signal. If groups are still missing after the last round, the step trains on those it has and says so."""
+    """At most this many rounds per step; 1 keeps groups without a signal. If groups are still missing after the last
+    round, the step trains on those it has and reports it."""
 
 
 class OverlongConfig(Section):
@@ -192,7 +188,7 @@ class CriticConfig(Section):
     learning_rate: float = Field(1e-5, gt=0)
     """Constant after train.warmup_steps."""
     value_clip: float = Field(0.2, ge=0)
-    """How far a value may move from the start of the step before its gradient stops; 0: no limit."""
+    """A value gets no gradient once it has moved this far since the start of the step; 0: no limit."""
     warmup_steps: int = Field(0, ge=0)
     """Number of first steps that train only the critic."""
 
@@ -231,34 +227,22 @@ class DistillationLossConfig(Objective):
 class SFTLossConfig(Objective):
     """Cross-entropy on reference answers; only evaluation samples."""
 
+    trains_on_completions = False
     kind: Literal["sft"]
     """Which objective."""
-
-    @property
-    def trains_on_completions(self) -> bool:
-        """Whether it trains on sampled completions; otherwise on the data set's answers."""
-        return False
 
 
 class DPOLossConfig(Objective):
     """Prefer the reference answer to a rejected one, relative to the initial policy (https://arxiv.org/abs/2305.18290)."""
 
+    trains_on_completions = False
+    compares_answers = True
     kind: Literal["dpo"]
     """Which objective."""
     beta: float = Field(0.1, gt=0)
     """Strength of the penalty on leaving the initial policy."""
     label_smoothing: float = Field(0.0, ge=0, lt=0.5)
-    """Share of preferences that are assumed to be wrong (conservative DPO)."""
-
-    @property
-    def trains_on_completions(self) -> bool:
-        """Whether it trains on sampled completions; otherwise on the data set's answers."""
-        return False
-
-    @property
-    def compares_answers(self) -> bool:
-        """Whether each prompt needs a rejected answer beside its reference answer."""
-        return True
+    """Share of preferences assumed to be wrong (conservative DPO)."""
 
     @property
     def needs_reference(self) -> bool:

@@ -15,7 +15,7 @@ class ModelInit(Section):
     """[model.init]: a model with random weights from ``run.seed``, and the tokenizer's vocabulary."""
 
     family: str = "qwen3"
-    """Architecture: an entry of ``zerogap.models.FAMILIES``, which refuses others when the model is built."""
+    """Architecture: a key of ``zerogap.models.FAMILIES``, checked when the model is built."""
     hidden_size: int = Field(ge=1)
     """Model dimension."""
     intermediate_size: int = Field(ge=1)

@@ -51,7 +51,8 @@ class WatchConfig(Section):
     gap: float = Field(0.2, gt=0)
     """Upper limit for gap/total/mean, nats per token; 0.01 to 0.02 is usual for two separate stacks in bf16, 0.2 for wrong weights."""
     entropy_share: float = Field(0.2, gt=0, lt=1)
-    """Lower limit for the entropy, as a share of its mean over the first five steps. A tenth of that while the reward is above those of these steps."""
+    """Lower limit for the entropy, as a share of its mean over the first five steps; a tenth of this while the reward is
+    above the rewards of those steps."""
     grad_norm_ratio: float = Field(10.0, gt=1)
     """Upper limit for the gradient norm over its median of the last 20 steps; applies after five steps."""
     truncated_fraction: float = Field(0.5, gt=0, le=1)

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -109,8 +110,8 @@ def _keys_by_table() -> dict[str, list[str]]:
 def _kinds(key: str) -> str:
     section: type[BaseModel] = RunConfig
     field = section.model_fields[key.split(".")[0]]
-    kinds = [get_args(s.model_fields["kind"].annotation)[0] for s in _sections(field.annotation)]
-    return ", ".join(f'"{kind}"' for kind in kinds)
+    kinds = (get_args(s.model_fields["kind"].annotation) for s in _sections(field.annotation))
+    return ", ".join(f'"{kind}"' for kind in chain.from_iterable(kinds))
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:

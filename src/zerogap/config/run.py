@@ -6,16 +6,13 @@ from typing import Literal
 from pydantic import Field
 
 from zerogap.config.corrections import CorrectionsConfig
-from zerogap.config.data import DataConfig
+from zerogap.config.data import DataConfig, PromptConfig
 from zerogap.config.engine import EngineConfig
-from zerogap.config.evaluate import EvaluateConfig
 from zerogap.config.loss import GRPOLossConfig, LossConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
-from zerogap.config.prompt import PromptConfig
 from zerogap.config.reward import RewardConfig
-from zerogap.config.rollout import RolloutConfig
-from zerogap.config.sampling import SamplingConfig
+from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.section import Section
 from zerogap.config.train import TrainConfig
 
@@ -110,7 +107,7 @@ class RunConfig(Section):
         if is_exact and engine.dtype not in (None, self.model.dtype):
             yield f'engine.dtype = {engine.dtype!r}: the trainer computes in model.dtype = {self.model.dtype!r}, so numerics = "exact" is impossible; set numerics = "fast", or one precision'
         if self.train.old_log_probs == "rollout" and self.corrections.needs_old_log_probs:
-            yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare old_log_probs with those of the engine, and this makes them the same; remove one of the two (corrections.off_policy_kl may stay)'
+            yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare log-probs of trainer and engine, but this takes the engine\'s for both; remove one of the two (corrections.off_policy_kl may stay)'
         if not self.loss.trains_on_completions:
             kind = f"loss.kind = {self.loss.kind!r} trains on the data set's answers"
             if self.corrections != CorrectionsConfig():
@@ -147,4 +144,4 @@ class RunConfig(Section):
         for key, limit in limits.items():
             for length_key, length in lengths.items():
                 if limit is not None and length >= limit:
-                    yield f"{length_key} = {length}: together with a prompt this exceeds {key} = {limit}; set fewer new tokens or a higher limit"
+                    yield f"{length_key} = {length}: together with a prompt it exceeds {key} = {limit}; set fewer new tokens or a higher limit"

@@ -1,7 +1,7 @@
 """Tokenizer, chat templates and prompts: text becomes ids here, once, and nowhere else.
 
-Comes in: a tokenizer folder, a [data] and a [prompt] section. Goes out: ``PromptItem`` objects and token
-ids. transformers is imported here on first use, not with the package.
+In: a tokenizer folder, the [data] and [prompt] sections. Out: ``PromptItem`` objects and token ids. transformers is
+imported on first use, not with the package.
 """
 
 from zerogap.data.answer_encoder import AnswerEncoder

@@ -18,9 +18,9 @@ class AnswerEncoder:
         """Find the end token of answers.
 
         Args:
-            tokenizer: the policy's.
-            chat: whether prompts use the chat template. An answer then ends as the template ends an
-                assistant's turn, if that has an end token; otherwise with the tokenizer's end token.
+            tokenizer: the policy's tokenizer.
+            chat: whether prompts use the chat template. Answers then end with the end token of the template's
+                assistant turn, if it has one; otherwise with the tokenizer's end token.
             eos_token_ids: ids at which the engine stops.
 
         Raises:
@@ -49,14 +49,14 @@ class AnswerEncoder:
         return [*ids, self.end_token_id]
 
     def _continuation(self, prompt_ids: list[int], answer: str) -> list[int]:
-        """The ids after the prompt's, if prompt and answer encode together with the prompt's ids first."""
+        """Ids of the answer after the prompt: encoded with the prompt if that keeps the prompt's ids, else alone."""
         before = self._tokenizer.decode(prompt_ids, False)
         joint = self._tokenizer.encode(before + answer)
         if joint[: len(prompt_ids)] == prompt_ids:
             return joint[len(prompt_ids) :]
         ids = self._tokenizer.encode(answer)
         if self._tokenizer.decode([*prompt_ids, *ids], False) != before + answer:
-            msg = f"the answer {answer[:80]!r} cannot follow its prompt: the tokenizer would write {self._tokenizer.decode(ids, False)[:80]!r}; begin the answer with a space, or end the prompt without one"
+            msg = f"the answer {answer[:80]!r} cannot follow its prompt: its ids decode to {self._tokenizer.decode(ids, False)[:80]!r}; begin the answer with a space, or end the prompt without one"
             raise DataError(msg)
         return ids
 

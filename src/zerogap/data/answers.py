@@ -22,8 +22,8 @@ LETTER_CREDIT = 0.15
 ALPHABET_CREDIT = 0.25
 """Credit for a wrong letter that the task uses.
 
-These three steps lead a policy that starts as noise over 259 bytes first to the range, then to the letter. The correct
-letter always pays more than all of them."""
+These three credits lead a policy that starts as noise over 259 bytes first to letters, then to the right one. The correct
+letter always earns more than any of them."""
 
 
 def last_number(text: str) -> Decimal | None:

@@ -8,7 +8,6 @@ from zerogap.data.tokenizer import Tokenizer
 
 BOS_TOKEN_ID = 256
 EOS_TOKEN_ID = 257
-PAD_TOKEN_ID = 258
 BYTE_VOCAB_SIZE = 259
 
 # transformers loads a Qwen2 folder with Qwen2Tokenizer, which adds this token if it is missing. That would grow the
@@ -17,7 +16,7 @@ _SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|endoftext|>")
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A new tokenizer of 259 ids: the bytes, then bos, eos and pad. Prompts start with one bos."""
+    """A new tokenizer of 259 ids: the bytes, then BOS, EOS and padding. Prompts start with one BOS."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data.items import PromptItem
 from zerogap.data.tokenizer import Message, Tokenizer
 from zerogap.errors import DataError
@@ -39,7 +39,7 @@ class PromptEncoder:
             return [*system, {"role": "user", "content": self._config.render(item.question or "")}]
         for key, is_clash in self._clashes(item.messages).items():
             if is_clash:
-                msg = f"prompt {item.item_id} is a list of messages, and {key} works only with text; remove that setting, or give the question as text"
+                msg = f"prompt {item.item_id} is a list of messages, but {key} works only with text; remove that setting, or give the question as text"
                 raise DataError(msg)
         return [*system, *item.messages]
 
@@ -55,12 +55,12 @@ class PromptEncoder:
 
 def check_prompt_lengths(
     items: Iterable[PromptItem], encode: PromptEncoder, *, max_prompt_tokens: int
-) -> int:
-    """Encode every prompt before a run starts, so that no step fails on one. Returns the longest length.
+) -> None:
+    """Encode every prompt before a run starts, so that no step fails on one.
 
     Args:
         items: all prompts of the run.
-        encode: as the run will encode them.
+        encode: the run's encoder.
         max_prompt_tokens: context length minus ``max_new_tokens``.
 
     Raises:
@@ -75,4 +75,3 @@ def check_prompt_lengths(
             "the completion; remove them, shorten prompt.template, or lower rollout.sampling.max_new_tokens"
         )
         raise DataError(msg)
-    return max((n for _, n in lengths), default=0)

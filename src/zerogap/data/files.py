@@ -90,7 +90,7 @@ def _items(
 
 
 def _jsonl_rows(content: bytes) -> Iterator[tuple[int, Any]]:
-    """Line numbers from 1 and parsed lines; instead of a line that does not parse, its error."""
+    """(line number from 1, parsed line or the error of parsing it)."""
     lines = content.split(b"\n")
     if lines[-1] == b"":
         lines.pop()

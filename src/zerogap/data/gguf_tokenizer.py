@@ -1,12 +1,11 @@
 """The tokenizer inside a GGUF file, as Hugging Face files.
 
-Goes in: the metadata of a GGUF file with a byte-level BPE vocabulary. Comes out: tokenizer.json,
-tokenizer_config.json (with the chat template), special_tokens_map.json and generation_config.json, with
-the same ids as the model's original tokenizer.
+In: the metadata of a GGUF file with a byte-level BPE vocabulary. Out: tokenizer.json, tokenizer_config.json (with the
+chat template), special_tokens_map.json and generation_config.json, with the ids of the model's original tokenizer.
 
-The file does not contain the pre-tokenizer; ``tokenizer.ggml.pre`` only names it. The expressions below
-are those of the original tokenizer.json files (SmolLM2, Llama 3, Qwen2); llama.cpp's ``llama-vocab.cpp``
-has the same. An unknown name is refused, since a wrong expression silently gives wrong ids.
+The file does not contain the pre-tokenizer; ``tokenizer.ggml.pre`` only names it. The expressions below come from the
+original tokenizer.json files (SmolLM2, Llama 3, Qwen2) and are those of llama.cpp's ``llama-vocab.cpp``. An unknown
+name is refused, because a wrong expression silently gives wrong ids.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class _Cut:
     build: Callable[[], pre_tokenizers.PreTokenizer]
     normalizes_nfc: bool = False
     ignores_merges: bool = False
-    """Whether a piece that is itself a token is used as it is, without merges."""
+    """Whether a piece that is in the vocabulary becomes one token, without merges."""
     adds_bos: bool = False
     """Default if the file does not say."""
 
@@ -71,8 +70,6 @@ _SPECIAL_IDS = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-_END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""End of sequence, turn and message: generation stops at each."""
 
 
 def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
@@ -85,7 +82,8 @@ def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
         folder: created if needed; existing files are replaced.
 
     Raises:
-        DataError: not a GGUF file, or no vocabulary of this kind.
+        ModelError: the file cannot be read as GGUF.
+        DataError: it has another kind of vocabulary.
     """
     metadata = _read_vocabulary(Path(gguf_path))
     _check_kind(metadata, Path(gguf_path))
@@ -102,16 +100,13 @@ def write_tokenizer_files(gguf_path: Path, folder: Path) -> None:
 
 
 def _read_vocabulary(path: Path) -> dict[str, Any]:
-    """``tokenizer.ggml.*`` without the prefix, and two other keys."""
-    try:
-        file = GgufFile.open(path)
-    except (ValueError, OSError) as error:
-        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or in another format: download it again"
-        raise DataError(msg) from error
+    """``tokenizer.ggml.*`` without the prefix, and ``chat_template``, ``context_length`` and ``end_token_ids``."""
+    file = GgufFile.open(path)
     prefix = "tokenizer.ggml."
     metadata = {
         key.removeprefix(prefix): file.value(key) for key in file.keys() if key.startswith(prefix)
     }
+    metadata["end_token_ids"] = list(file.end_token_ids)
     metadata["chat_template"] = file.value("tokenizer.chat_template")
     metadata["context_length"] = file.value(f"{file.value('general.architecture')}.context_length")
     return metadata
@@ -120,14 +115,14 @@ def _read_vocabulary(path: Path) -> dict[str, Any]:
 def _check_kind(metadata: Mapping[str, Any], path: Path) -> None:
     if metadata.get("model") != "gpt2" or "merges" not in metadata:
         msg = (
-            f"{path} has a tokenizer of kind {metadata.get('model')!r}, and only byte-level BPE ('gpt2', with merges) can "
-            "be rebuilt: put the model's own tokenizer.json in a folder and use that as the tokenizer"
+            f"{path} has a tokenizer of kind {metadata.get('model')!r}, but only byte-level BPE ('gpt2', with merges) can "
+            "be rebuilt; put the model's own tokenizer.json in a folder and use that as the tokenizer"
         )
         raise DataError(msg)
     if metadata.get("pre") not in _CUTS:
         msg = (
-            f"{path} has tokenizer.ggml.pre = {metadata.get('pre')!r}, which is unknown; supported are "
-            f"{sorted(_CUTS)}: put the model's own tokenizer.json in a folder and use that as the tokenizer"
+            f"{path} has tokenizer.ggml.pre = {metadata.get('pre')!r}, which is not one of the supported "
+            f"{sorted(_CUTS)}; put the model's own tokenizer.json in a folder and use that as the tokenizer"
         )
         raise DataError(msg)
 
@@ -156,7 +151,7 @@ def _build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
-    """Tokens that are matched whole: special ones, and words like ``<think>``."""
+    """Add the tokens that are never split: special tokens, and words like ``<think>``."""
     tokenizer.add_tokens(
         [
             AddedToken(token, normalized=False, special=kind == gguf.TokenType.CONTROL)
@@ -167,7 +162,7 @@ def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int])
 
 
 def _post_processor(metadata: Mapping[str, Any], cut: _Cut) -> processors.TemplateProcessing | None:
-    """Adds the tokens that the model expects around a text; None if there are none."""
+    """What adds the tokens that the model expects around a text; None if it expects none."""
     ends = {
         "bos": metadata.get("add_bos_token", cut.adds_bos),
         "eos": metadata.get("add_eos_token", False),
@@ -199,7 +194,7 @@ def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
     config = {
-        # This class uses tokenizer.json unchanged, in every version of transformers.
+        # Every version of transformers uses tokenizer.json unchanged with this class.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": metadata["context_length"],
@@ -210,8 +205,7 @@ def _tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    ends = [metadata[key] for key in _END_IDS if metadata.get(key) is not None]
-    ends = list(dict.fromkeys(ends))
+    ends = metadata["end_token_ids"]
     config = {
         "bos_token_id": metadata.get("bos_token_id"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,

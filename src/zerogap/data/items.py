@@ -41,7 +41,7 @@ class PromptItem:
         }
         given = [name for name, value in forms.items() if value]
         if len(given) != 1:
-            msg = f"prompt {self.item_id} has {' and '.join(given) or 'nothing to forward_to_head'}; give exactly one non-empty of {', '.join(forms)}"
+            msg = f"prompt {self.item_id} has {' and '.join(given) or 'no prompt'}; give exactly one non-empty of {', '.join(forms)}"
             raise DataError(msg)
         if self.rejected is not None and self.rejected == self.answer:
             msg = f"prompt {self.item_id} has {self.answer!r} both as answer and as rejected answer, so there is no preference; change one, or remove the prompt"

@@ -123,7 +123,7 @@ class _SameText:
         return cls(len(other) - len(text), num_first, len(other) - num_last)
 
     def place(self, piece: _Piece) -> int | None:
-        """Where a piece of the second text starts in the first; None if it is not there."""
+        """Where a piece of the second text starts in the first; None if the first does not have it."""
         if piece.char_end <= self.num_first:
             return piece.char
         return piece.char - self.shift if piece.char >= self.last_from else None

@@ -28,16 +28,6 @@ class PromptStream:
         self._position = 0
         self._order = lru_cache(maxsize=2)(self._epoch_order)
 
-    @property
-    def position(self) -> int:
-        """Prompts taken so far."""
-        return self._position
-
-    @property
-    def epoch(self) -> float:
-        """Passes over the data so far."""
-        return self._position / len(self._items)
-
     def at(self, position: int, count: int) -> list[PromptItem]:
         """Prompts ``[position, position + count)`` of the stream."""
         places = (divmod(p, len(self._items)) for p in range(position, position + count))
@@ -57,7 +47,7 @@ class PromptStream:
         """Continue from a ``state_dict``.
 
         Raises:
-            CheckpointError: the state is of other data or another seed.
+            CheckpointError: the state belongs to other data or another seed.
         """
         for name, here in self._identity().items():
             if state[name] != here:

@@ -48,54 +48,62 @@ class Task(Protocol):
         ...
 
 
+class _NumberAnswer:
+    """The answer is a number of 0 or more; the last number of a completion counts."""
+
+    def score(self, completion: str, answer: str) -> float:
+        """1 if the last number is the answer."""
+        return float(last_number(completion) == Decimal(answer))
+
+    def mistake(self, answer: str, random: Random) -> str:
+        """A wrong number close to the correct one."""
+        offset = random.choice([-2, -1, 1, 2])
+        return str(int(answer) + (offset if int(answer) + offset >= 0 else abs(offset)))
+
+
 @dataclass(frozen=True)
-class Multiplication:
+class _Operands(_NumberAnswer):
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        _check_range("low", self.low, "high", self.high, least=0)
+
+    def _draw(self, random: Random, sign: str) -> Drawn:
+        a, b = random.randint(self.low, self.high), random.randint(self.low, self.high)
+        key = f"{min(a, b)} {max(a, b)}"
+        if sign == "-":
+            a, b = max(a, b), min(a, b)
+        answer = {"*": a * b, "+": a + b, "-": a - b}[sign]
+        return Drawn(key, f"What is {a} {sign} {b}? Reply with only the number.", str(answer))
+
+
+@dataclass(frozen=True)
+class Multiplication(_Operands):
     """The product of two whole numbers in [low, high]."""
 
     low: int = 2
     high: int = 9
 
-    def __post_init__(self) -> None:
-        _check_range("low", self.low, "high", self.high, least=0)
-
     def draw(self, random: Random) -> Drawn:
         """Such as ``What is 7 * 8?``."""
-        return _draw_sum(random, self.low, self.high, "*")
-
-    def score(self, completion: str, answer: str) -> float:
-        """1 if the last number is the product."""
-        return float(last_number(completion) == Decimal(answer))
-
-    def mistake(self, answer: str, random: Random) -> str:
-        """A wrong number close to the correct one."""
-        return _other_number(answer, random)
+        return self._draw(random, "*")
 
 
 @dataclass(frozen=True)
-class Addition:
+class Addition(_Operands):
     """The sum of two whole numbers in [low, high]."""
 
     low: int = 1
     high: int = 20
 
-    def __post_init__(self) -> None:
-        _check_range("low", self.low, "high", self.high, least=0)
-
     def draw(self, random: Random) -> Drawn:
         """Such as ``What is 7 + 8?``."""
-        return _draw_sum(random, self.low, self.high, "+")
-
-    def score(self, completion: str, answer: str) -> float:
-        """1 if the last number is the sum."""
-        return float(last_number(completion) == Decimal(answer))
-
-    def mistake(self, answer: str, random: Random) -> str:
-        """A wrong number close to the correct one."""
-        return _other_number(answer, random)
+        return self._draw(random, "+")
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(_Operands):
     """Sums, differences and products of two whole numbers in [low, high]; no result is negative."""
 
     low: int = 1
@@ -103,7 +111,7 @@ class Arithmetic:
     signs: str = "+-*"
 
     def __post_init__(self) -> None:
-        _check_range("low", self.low, "high", self.high, least=0)
+        super().__post_init__()
         if (
             not self.signs
             or len(set(self.signs)) != len(self.signs)
@@ -115,20 +123,12 @@ class Arithmetic:
     def draw(self, random: Random) -> Drawn:
         """Such as ``What is 7 - 3?``."""
         sign = random.choice(self.signs)
-        drawn = _draw_sum(random, self.low, self.high, sign)
+        drawn = self._draw(random, sign)
         return replace(drawn, key=f"{sign} {drawn.key}")
-
-    def score(self, completion: str, answer: str) -> float:
-        """1 if the last number is the result."""
-        return float(last_number(completion) == Decimal(answer))
-
-    def mistake(self, answer: str, random: Random) -> str:
-        """A wrong number close to the correct one."""
-        return _other_number(answer, random)
 
 
 @dataclass(frozen=True)
-class CountLetters:
+class CountLetters(_NumberAnswer):
     """How often a letter occurs in a made-up word."""
 
     min_length: int = 3
@@ -144,24 +144,29 @@ class CountLetters:
         question = f'How many times does the letter "{letter}" occur in "{word}"? Reply with only the number.'
         return Drawn(f"{word} {letter}", question, str(word.count(letter)))
 
-    def score(self, completion: str, answer: str) -> float:
-        """1 if the last number is the count."""
-        return float(last_number(completion) == Decimal(answer))
-
-    def mistake(self, answer: str, random: Random) -> str:
-        """A wrong number close to the correct one."""
-        return _other_number(answer, random)
-
 
 @dataclass(frozen=True)
-class SortLetters:
-    """The letters of a made-up word in alphabetical order."""
+class _WordAnswer:
+    """The answer is a word; the last word of a completion counts."""
 
     min_length: int = 3
     max_length: int = 5
 
     def __post_init__(self) -> None:
         _check_range("min_length", self.min_length, "max_length", self.max_length, least=1)
+
+    def score(self, completion: str, answer: str) -> float:
+        """Similarity of the last word and the answer."""
+        return sequence_credit(last_word(completion), answer)
+
+    def mistake(self, answer: str, random: Random) -> str:
+        """The answer with one letter replaced, at a random place."""
+        return _other_letter(answer, _ALPHABET, random)
+
+
+@dataclass(frozen=True)
+class SortLetters(_WordAnswer):
+    """The letters of a made-up word in alphabetical order."""
 
     def draw(self, random: Random) -> Drawn:
         """Words with the same letters share a key, because they have the same answer."""
@@ -173,44 +178,38 @@ class SortLetters:
             answer,
         )
 
-    def score(self, completion: str, answer: str) -> float:
-        """Similarity of the last word and the answer."""
-        return sequence_credit(last_word(completion), answer)
-
-    def mistake(self, answer: str, random: Random) -> str:
-        """The answer with one letter replaced, at a random place."""
-        return _other_letter(answer, _ALPHABET, random)
-
 
 @dataclass(frozen=True)
-class Reverse:
+class Reverse(_WordAnswer):
     """A made-up word read backwards."""
 
-    min_length: int = 3
     max_length: int = 4
-
-    def __post_init__(self) -> None:
-        _check_range("min_length", self.min_length, "max_length", self.max_length, least=1)
 
     def draw(self, random: Random) -> Drawn:
         """Such as ``Write "abc" backwards.``."""
         word = _word(random, self.min_length, self.max_length, _ALPHABET)
         return Drawn(word, f'Write "{word}" backwards. Reply with only the result.', word[::-1])
 
+
+@dataclass(frozen=True)
+class _LetterAnswer:
+    """The answer is compared letter by letter, so that a score rises gradually."""
+
+    letters: str = "abcdefgh"
+
     def score(self, completion: str, answer: str) -> float:
-        """Similarity of the last word and the answer."""
-        return sequence_credit(last_word(completion), answer)
+        """Mean credit of the characters."""
+        return character_credit(completion, answer, alphabet=self.letters)
 
     def mistake(self, answer: str, random: Random) -> str:
         """The answer with one letter replaced, at a random place."""
-        return _other_letter(answer, _ALPHABET, random)
+        return _other_letter(answer, self.letters, random)
 
 
 @dataclass(frozen=True)
-class RepeatLetter:
+class RepeatLetter(_LetterAnswer):
     """Repeat the last letter of the prompt. Set ``max_new_tokens`` to ``times``."""
 
-    letters: str = "abcdefgh"
     word_length: int = 2
     times: int = 8
 
@@ -224,20 +223,11 @@ class RepeatLetter:
         word = _word(random, self.word_length, self.word_length, self.letters)
         return Drawn(word, word, word[-1] * self.times)
 
-    def score(self, completion: str, answer: str) -> float:
-        """Mean credit of the characters."""
-        return character_credit(completion, answer, alphabet=self.letters)
-
-    def mistake(self, answer: str, random: Random) -> str:
-        """The answer with one letter replaced, at a random place."""
-        return _other_letter(answer, self.letters, random)
-
 
 @dataclass(frozen=True)
-class CopyLetters:
+class CopyLetters(_LetterAnswer):
     """Copy a made-up word, then stop. Set ``max_new_tokens`` to the length, or one more."""
 
-    letters: str = "abcdefgh"
     length: int = 4
 
     def __post_init__(self) -> None:
@@ -248,14 +238,6 @@ class CopyLetters:
         """Prompt ``badc>``, answer ``badc``."""
         word = _word(random, self.length, self.length, self.letters)
         return Drawn(word, f"{word}>", word)
-
-    def score(self, completion: str, answer: str) -> float:
-        """Mean credit of the characters."""
-        return character_credit(completion, answer, alphabet=self.letters)
-
-    def mistake(self, answer: str, random: Random) -> str:
-        """The answer with one letter replaced, at a random place."""
-        return _other_letter(answer, self.letters, random)
 
 
 TASKS: dict[str, type[Task]] = {
@@ -270,23 +252,8 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def _draw_sum(random: Random, low: int, high: int, sign: str) -> Drawn:
-    a, b = random.randint(low, high), random.randint(low, high)
-    key = f"{min(a, b)} {max(a, b)}"
-    if sign == "-":
-        a, b = max(a, b), min(a, b)
-    answer = {"*": a * b, "+": a + b, "-": a - b}[sign]
-    return Drawn(key, f"What is {a} {sign} {b}? Reply with only the number.", str(answer))
-
-
 def _word(random: Random, min_length: int, max_length: int, letters: str) -> str:
     return "".join(random.choices(letters, k=random.randint(min_length, max_length)))
-
-
-def _other_number(answer: str, random: Random) -> str:
-    offset = random.choice([-2, -1, 1, 2])
-    # No result of these tasks is negative.
-    return str(int(answer) + (offset if int(answer) + offset >= 0 else abs(offset)))
 
 
 def _other_letter(answer: str, letters: str, random: Random) -> str:

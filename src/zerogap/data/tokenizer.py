@@ -1,11 +1,10 @@
 """Text to ids and back, for one model.
 
-Goes in: text, or chat messages. Comes out: ids that start with exactly one beginning-of-sequence token if the model was
-trained with one, for text and chat, training and evaluation. Other rooms pass on the ids. Decoded text is for
-stop strings, rewards and people, and is never encoded again.
+In: text, or chat messages. Out: ids that start with exactly one beginning-of-sequence token if the model was trained
+with one, for text and chat, training and evaluation. Other rooms pass on the ids. Decoded text is for stop strings,
+rewards and people, and is never encoded again.
 
-Nothing here pads: rows are packed. So a padding id may equal the end-of-sequence id, and no end of sequence is
-mistaken for padding.
+Nothing here pads, because rows are packed. So the padding id may equal the end-of-sequence id without confusion.
 
 transformers is imported inside functions, since that takes seconds and most callers only need the type.
 """
@@ -62,6 +61,12 @@ class Tokenizer:
         self._hf = hf
         self._backend = hf.backend_tokenizer
         self._folder = folder
+        self.bos_token_id: int | None = hf.bos_token_id
+        """The beginning-of-sequence id, if there is one."""
+        self.eos_token_id: int | None = hf.eos_token_id
+        """The tokenizer's own end-of-sequence id, if any."""
+        self.pad_token_id: int | None = hf.pad_token_id
+        """The padding id, only for export; it may equal an end-of-sequence id."""
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -94,21 +99,6 @@ class Tokenizer:
         Models pad their head to a round number of rows; ids from here on must never be sampled.
         """
         return max(self._hf.get_vocab().values()) + 1
-
-    @cached_property
-    def bos_token_id(self) -> int | None:
-        """The beginning-of-sequence id, if there is one."""
-        return self._hf.bos_token_id
-
-    @cached_property
-    def pad_token_id(self) -> int | None:
-        """The padding id, only for export; it may equal an end-of-sequence id."""
-        return self._hf.pad_token_id
-
-    @cached_property
-    def eos_token_id(self) -> int | None:
-        """The tokenizer's own end-of-sequence id, if any."""
-        return self._hf.eos_token_id
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -203,7 +193,7 @@ class Tokenizer:
         return self.encode(text, add_special=True)
 
     def check_prompt_ids(self, ids: Sequence[int]) -> None:
-        """Refuse ids from outside that are no valid prompt of this model.
+        """Refuse given ids that are not a valid prompt of this model.
 
         Raises:
             DataError: an invalid id, or not exactly one leading BOS if the model wants one.

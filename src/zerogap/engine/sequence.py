@@ -19,7 +19,6 @@ from zerogap.types import (
     FinishReason,
     GenerateOutput,
     SamplingParams,
-    version_spans,
 )
 
 
@@ -198,7 +197,7 @@ class Sequence:
             output_log_probs=self.log_probs[:num_output].copy(),
             kept_log_mass=self.kept_log_mass[:num_output].copy(),
             finish_reason=reason,
-            weight_versions=version_spans(self.versions[:num_output]),
+            weight_version=self.versions[:num_output].copy(),
             seed=self.seed,
             num_cached_tokens=self.num_cached_tokens,
             num_retractions=self.num_retractions,

@@ -31,7 +31,6 @@ from zerogap.types import (
     GenerateOutput,
     GenerateRequest,
     SamplingParams,
-    WeightVersionSpan,
     needed_capabilities,
 )
 from zerogap.weights import Place, WeightDigest
@@ -236,7 +235,6 @@ class TransformersGenerator:
             reason = FinishReason("length")
         else:
             reason = FinishReason("abort", message="aborted by abort")
-        spans = (WeightVersionSpan(version, 0, len(ids_C)),) if len(ids_C) else ()
         return GenerateOutput(
             rid=request.rid,
             index=index,
@@ -245,7 +243,7 @@ class TransformersGenerator:
             output_log_probs=log_prob_C,
             kept_log_mass=kept_C,
             finish_reason=reason,
-            weight_versions=spans,
+            weight_version=np.full(len(ids_C), version, np.int32),
             seed=seed,
             text=None if self._decode is None else self._decode(ids_C.tolist()),
         )

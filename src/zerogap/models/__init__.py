@@ -1,8 +1,7 @@
 """One model definition for engine and trainer: configuration, forward pass, weights in and out.
 
-Goes in: packed token ids, positions and an ``Attention``; comes out: hidden states. Weights come from a
-Hugging Face folder, the hub or a GGUF file, and leave as a Hugging Face folder. transformers is never
-imported here.
+In: packed token ids, positions and an ``Attention``. Out: hidden states. Weights are loaded from a Hugging Face
+folder, the hub or a GGUF file, and exported as a Hugging Face folder. transformers is never imported here.
 """
 
 from zerogap.models.attention import Attention

@@ -1,8 +1,8 @@
-"""The one difference between inference and training: where a query finds its keys and values.
+"""The only difference between inference and training: where a query finds its keys and values.
 
-The model hands queries, keys and values of one layer to an ``Attention`` and gets the mixed values back.
-The engine passes one that writes into and reads from KV cache pages, the trainer one over packed rows;
-everything else of the forward pass is the same code.
+The model passes queries, keys and values of one layer to an ``Attention`` and gets the attention output back. The
+engine's implementation writes and reads KV cache pages, the trainer's works on packed rows; the rest of the forward
+pass is the same code.
 
 Letters: T packed tokens, N query heads, K key/value heads, H head dim.
 """
@@ -13,14 +13,14 @@ import torch
 
 
 class Attention(Protocol):
-    """Causal attention over whatever the implementation holds for the T rows of this forward pass."""
+    """Causal attention for the T rows of a forward pass."""
 
     def __call__(
         self, layer: int, q_TNH: torch.Tensor, k_TKH: torch.Tensor, v_TKH: torch.Tensor
     ) -> torch.Tensor:
-        """What each row reads.
+        """The attention output of each row.
 
-        Called once a layer, in order of layers; again in any order when a trainer recomputes.
+        Called once per layer, in order; again, in any order, when the trainer recomputes activations.
 
         Args:
             layer: index from 0.
@@ -29,6 +29,6 @@ class Attention(Protocol):
             v_TKH: values of the same rows.
 
         Returns:
-            [T, N, H]: a padding row may hold anything finite.
+            [T, N, H]; a padding row may hold any finite values.
         """
         ...

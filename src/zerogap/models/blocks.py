@@ -1,7 +1,7 @@
-"""The block library: the parts that the families' layers are made of.
+"""The parts that layers consist of.
 
-Each norms its input, computes and adds to the residual stream. Names of checkpoint tensors are those that most of
-Hugging Face's decoders use.
+Each part normalises its input, computes, and adds the result to the residual stream. Checkpoint tensors have the names
+that most Hugging Face decoders use.
 
 Letters: T packed tokens, D model dim, N query heads, K key/value heads, H head dim, F MLP dim.
 """
@@ -11,6 +11,16 @@ from torch import Tensor
 from zerogap import kernels
 from zerogap.models.config import ModelConfig
 from zerogap.models.part import Block, ForwardRows, Part, WeightSpec
+
+
+def dense_layer(
+    config: ModelConfig, index: int, *, has_qkv_bias: bool = False, has_head_norms: bool = False
+) -> tuple[Part, ...]:
+    """The parts of layer ``index`` of a dense decoder; arguments as in ``SelfAttention``."""
+    attention = SelfAttention(
+        config, index, has_qkv_bias=has_qkv_bias, has_head_norms=has_head_norms
+    )
+    return attention, SwigluMlp(config)
 
 
 class SelfAttention(Part):
@@ -28,9 +38,9 @@ class SelfAttention(Part):
 
         Args:
             config: sizes.
-            index: which layer, from 0; the pass's ``Attention`` is told.
-            has_qkv_bias: query, key and value projections add a bias.
-            has_head_norms: each query and key head is RMS-normalised before it is rotated.
+            index: of the layer, from 0; passed to ``Attention``.
+            has_qkv_bias: whether query, key and value projections add a bias.
+            has_head_norms: whether each query and key head is RMS-normalised before rope.
         """
         self._index, self._eps = index, config.rms_norm_eps
         self._num_heads, self._num_kv_heads = config.num_heads, config.num_kv_heads
@@ -68,7 +78,7 @@ class SelfAttention(Part):
             compute=rows.compute,
         )
         out_TNH = rows.attention(self._index, q_TNH, k_TKH, v_TKH)
-        # Attention itself returns fp32, whoever computes it; the product rounds what it is given.
+        # Every Attention returns fp32; this GEMM rounds its input to the precision of the pass.
         return kernels.linear(
             out_TNH.flatten(1), layer["o"].weight, residual_TO=x_TD, compute=rows.compute
         )

@@ -1,13 +1,13 @@
 """The one model definition: packed token ids in, hidden states out, for engine and trainer alike.
 
-There is no batch dimension: T tokens of any number of sequences stand in one row dimension, with their
-positions beside them, and only the ``Attention`` knows which rows belong together. Every other operation
-is a batch-invariant kernel, so a token's hidden state does not depend on its company.
+There is no batch dimension: T tokens of any number of sequences are packed into one row dimension, each with its
+position, and only the ``Attention`` knows which rows belong together. Every other operation is a batch-invariant
+kernel, so a token's hidden state does not depend on the other rows.
 
-With precision "bf16" parameters hold bf16 values (in fp32 tensors) and every operation rounds what it returns to
-bf16, up to the last norm; what a row is then exactly says ``docs/numerics.md``.
+With precision "bf16" parameters hold bf16 values (in fp32 tensors) and every operation rounds its result to bf16, up
+to the last norm; ``docs/numerics.md`` has the details.
 
-What a layer is made of, its family says (``families``); this file is the same for all of them.
+The family (``families``) decides what a layer consists of; this file is the same for all families.
 
 Letters: T packed tokens, D model dim, h half of a head's dim, V vocabulary.
 """
@@ -30,14 +30,14 @@ from zerogap.models.part import Block, ForwardRows, Weights
 from zerogap.models.rope import inverse_frequencies
 
 Precision = Literal["fp32", "bf16"]
-"""Of parameters and of what passes between operations; within an operation all is fp32."""
+"""Of parameters and activations; within an operation everything is fp32."""
 
 
 class CausalLM(nn.Module):
     """A decoder of any family.
 
-    Parameters hold NaN until ``init_weights`` or a loader fills them, so that a forgotten load is loud. One that must not
-    train is frozen by its name: ``model.get_parameter(name).requires_grad_(False)``.
+    Parameters hold NaN until ``init_weights`` or a loader fills them, so a forgotten load shows at once. To freeze a
+    parameter: ``model.get_parameter(name).requires_grad_(False)``.
     """
 
     inv_freq_h: torch.Tensor
@@ -57,7 +57,7 @@ class CausalLM(nn.Module):
         self.layers = nn.ModuleList(blocks)
         self._parts = [part for block in blocks for part in block.parts]
         self.choice_columns = {n: c for part in self._parts for n, c in part.choices.items()}
-        """What parts choose for each row of a pass; empty for a dense model."""
+        """What the parts choose for each row; empty for a dense model."""
         self.norm = Weights((config.hidden_size,))
         if not config.tie_word_embeddings:
             self.lm_head = Weights(shape_VD)
@@ -71,19 +71,19 @@ class CausalLM(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of its parameters."""
         return self.embed_tokens.weight.device
 
     @property
     def head(self) -> Head:
-        """What hidden states are multiplied with, over the ids that exist."""
+        """The head weight and the vocabulary limit: what turns hidden states into logits."""
         return Head(self.head_weight, self._vocab_limit)
 
     def limit_vocabulary(self, vocab_limit: int) -> None:
-        """From now on ids at or past it do not exist (the tokenizer's size, where the head is padded).
+        """Leave out ids from ``vocab_limit`` on: a padded head has more rows than the tokenizer has ids.
 
         Raises:
-            KernelError: the head has fewer rows.
+            KernelError: the head has fewer rows than the limit.
         """
         self._vocab_limit = Head(self.head_weight, vocab_limit).vocab_limit
 
@@ -108,12 +108,12 @@ class CausalLM(nn.Module):
         Args:
             token_ids_T: int64 in [0, V).
             positions_T: int64, each token's place in its own sequence, from 0.
-            attention: who sees what.
-            choices: of these rows: ones that are made are repeated, others are filled (``new_choices``). None: the
-                pass makes its own and forgets them.
-            compute: how; the precision is the model's own.
-            recompute: keep only each layer's input for the backward pass and compute the rest again
-                there. Gradients are the same bits; memory falls, the backward pass takes a third longer.
+            attention: decides which rows each row attends to.
+            choices: those of these rows: made ones are repeated, empty ones are filled (``new_choices``). None: the
+                pass makes its own and discards them.
+            compute: how the kernels compute; its precision is replaced by the model's.
+            recompute: keep only each layer's input for the backward pass and compute the rest again there
+                (activation checkpointing). Gradients have the same bits; it needs less memory and takes a third longer.
 
         Returns:
             [T, D]
@@ -149,17 +149,17 @@ class CausalLM(nn.Module):
         )
 
     def gemm_shapes(self) -> set[tuple[int, int]]:
-        """(in, out) of every kind of GEMM in a forward pass; the head multiplies chunks of the vocabulary."""
+        """(in, out) of every GEMM of a forward pass, each shape once; the head multiplies the vocabulary in chunks."""
         limit = self._vocab_limit
         chunks = {min(kernels.VOCAB_CHUNK, limit), limit % kernels.VOCAB_CHUNK}
         head = {(self.config.hidden_size, size) for size in chunks if size}
         return head.union(*(part.gemm_shapes() for part in self._parts))
 
     @torch.no_grad()
-    def init_weights(self, *, seed: int, std: float = 0.02) -> "CausalLM":
-        """Fill with fresh weights: normal matrices, zero biases, unit norms (as Hugging Face does).
+    def init_weights(self, *, seed: int) -> "CausalLM":
+        """Initialise weights as Hugging Face does: normal matrices, zero biases, unit norms. Returns self.
 
-        The same seed gives the same weights whatever the global random state; returns self.
+        The same seed gives the same weights, whatever the global random state.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
@@ -168,12 +168,12 @@ class CausalLM(nn.Module):
             elif parameter.dim() == 1:
                 parameter.fill_(1.0)
             else:
-                parameter.normal_(0.0, std, generator=generator)
+                parameter.normal_(0.0, 0.02, generator=generator)
         return self.round_weights_()
 
     @torch.no_grad()
     def copied(self, *, precision: Precision) -> "CausalLM":
-        """A model of its own with these weights as they are now, rounded to ``precision``."""
+        """An independent copy of the model, its weights rounded to ``precision``."""
         copy = CausalLM(self.config, precision=precision)
         copy.limit_vocabulary(self._vocab_limit)
         copy.load_state_dict(self.state_dict())
@@ -181,7 +181,7 @@ class CausalLM(nn.Module):
 
     @torch.no_grad()
     def round_weights_(self) -> "CausalLM":
-        """Every parameter to the nearest value of the model's precision; for who fills them from elsewhere."""
+        """Round every parameter to the model's precision; call it after writing parameters. Returns self."""
         if self.is_bf16:
             for parameter in self.parameters():
                 kernels.round_bf16_(parameter)

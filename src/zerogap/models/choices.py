@@ -1,12 +1,12 @@
-"""Choices that a model makes for each row on its way: the experts of a token, for one.
+"""Choices that a model makes for each row during a forward pass, such as the experts of a token.
 
 An engine that records them and a trainer that repeats them compute the same function (routing replay). Callers
-need not know what is chosen: a model says which columns it has, ``Choices`` carries them, and the parts that
-choose read and write there.
+need not know what is chosen: a model declares its columns, ``Choices`` carries them, and the parts that choose
+read and write them.
 
-There is one rule: the first pass that comes to a choice makes it, and every later one repeats it. So a layer
-that is computed again in the backward pass (``recompute``) goes the way that it went before, and a pass that
-is given ``Choices`` which are already made replays them.
+There is one rule: the first pass that reaches a choice makes it, and every later pass repeats it. So a layer that
+is recomputed in the backward pass (``recompute``) repeats its own choices, and a pass that gets ``Choices`` made
+elsewhere replays them.
 
 Letters: T rows, L layers.
 """
@@ -27,7 +27,7 @@ class ChoiceColumn:
 
     dtype: torch.dtype
     shape: tuple[int, ...] = ()
-    """() is a number, (k,) are k numbers."""
+    """Of one choice: () for one number, (k,) for k numbers."""
 
 
 class Choices:
@@ -42,8 +42,8 @@ class Choices:
         """Choices in the given memory, which is written in place.
 
         Args:
-            columns: [T, L, ...] by name, with an entry for every layer, also for those that choose nothing.
-            are_made: they hold what is to be repeated; False: the first pass fills them.
+            columns: [T, L, ...] by name, with an entry for every layer, even one that chooses nothing.
+            are_made: True: the columns hold choices to repeat; False: the first pass fills them.
         """
         self._columns = dict(columns)
         self._made = {
@@ -62,8 +62,8 @@ class Choices:
         num_layers: int,
         device: torch.device,
     ) -> Self:
-        """Memory for choices that the next pass makes."""
-        # A layer's rows lie together, as a kernel wants to write them.
+        """Memory for the choices of the next pass."""
+        # A layer's rows are contiguous: that is how a kernel writes them.
         memory = {
             name: torch.empty((num_layers, num_rows, *c.shape), dtype=c.dtype, device=device)
             for name, c in columns.items()
@@ -71,7 +71,7 @@ class Choices:
         return cls({name: m.transpose(0, 1) for name, m in memory.items()}, are_made=False)
 
     def __getitem__(self, name: str) -> Tensor:
-        """[T, L, ...], the memory itself."""
+        """The column's memory, [T, L, ...]; no copy."""
         return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -82,12 +82,12 @@ class Choices:
         """What this layer chose for each row, [T, ...].
 
         Args:
-            name: of the column.
-            layer: from 0.
-            decide: writes its choice into the tensor it is given; not called if the choice is made. It runs without
-                gradient. A recorded forward pass can repeat it if it is a C++ kernel.
+            name: the column.
+            layer: index from 0.
+            decide: writes the choice into the tensor it is given, without gradient; not called if the choice is
+                already made. A captured graph can run it if it is a C++ kernel.
         """
-        # .data: autograd must not take what another layer writes beside it for a change of this one.
+        # .data: another layer writes to the same memory, and autograd must not count that as a change of this column.
         chosen_T = self._columns[name][:, layer].data
         if (name, layer) not in self._made:
             with torch.no_grad():
@@ -100,7 +100,7 @@ class Choices:
         needed = {n: ((num_rows, num_layers, *c.shape), c.dtype) for n, c in columns.items()}
         given = {n: (tuple(c.shape), c.dtype) for n, c in self._columns.items()}
         if given != needed:
-            msg = f"the choices to repeat do not fit this pass: given are {_told(given)}, the model makes {_told(needed)}; give those that the same model recorded for the same rows"
+            msg = f"the choices to repeat do not fit this pass: they are {_told(given)}, but the model makes {_told(needed)}; pass the choices that the same model recorded for the same rows"
             raise ModelError(msg)
 
 
@@ -109,4 +109,4 @@ def _told(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> str:
 
 
 NO_CHOICES = Choices({}, are_made=True)
-"""Of a dense model, for any rows."""
+"""The choices of a dense model, for any number of rows."""

@@ -8,7 +8,7 @@ from zerogap.models.rope import DEFAULT_THETA, RopeScaling
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes of one decoder; checked on creation, never changed. A family may have a subclass with sizes of its own.
+    """Sizes of one decoder, checked on creation and frozen. A family with further sizes has a subclass.
 
     Example:
         ``ModelConfig(family="qwen3", vocab_size=256, hidden_size=64, intermediate_size=128,
@@ -16,7 +16,7 @@ class ModelConfig:
     """
 
     family: str
-    """Name of an entry of ``families.FAMILIES``: what the layers are made of."""
+    """Key of ``families.FAMILIES``; decides what the layers consist of."""
     vocab_size: int
     """Rows of the embedding; may exceed the tokenizer's size."""
     hidden_size: int
@@ -31,11 +31,11 @@ class ModelConfig:
     rope_theta: float = DEFAULT_THETA
     rope_scaling: RopeScaling | None = None
     tie_word_embeddings: bool = False
-    """The head is the embedding: one tensor, not two equal ones."""
+    """Head and embedding are one tensor."""
     max_positions: int = 2048
-    """Longest sequence, in tokens, that the checkpoint declares."""
+    """Longest sequence in tokens, as the checkpoint declares it."""
     eos_token_ids: tuple[int, ...] = ()
-    """Every id that ends a completion, of config.json and generation_config.json together."""
+    """Every id that ends a completion, from config.json and generation_config.json together."""
     bos_token_id: int | None = None
     pad_token_id: int | None = None
 
@@ -48,11 +48,10 @@ class ModelConfig:
     def _rules(self) -> list[tuple[str, bool, str]]:
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads")
         sizes += ("num_kv_heads", "head_dim", "max_positions")
-        rules = [(name, getattr(self, name) >= 1, "at least 1") for name in sizes]
-        special = (self.bos_token_id, self.pad_token_id)
+        ids = f"within the vocabulary, [0, {self.vocab_size})"
         return [
-            *rules,
-            ("head_dim", self.head_dim % 2 == 0, "even, because rope turns pairs"),
+            *((name, getattr(self, name) >= 1, "at least 1") for name in sizes),
+            ("head_dim", self.head_dim % 2 == 0, "even, because rope rotates pairs"),
             (
                 "num_kv_heads",
                 self.num_kv_heads > 0 and self.num_heads % self.num_kv_heads == 0,
@@ -60,19 +59,15 @@ class ModelConfig:
             ),
             ("rms_norm_eps", self.rms_norm_eps > 0, "positive"),
             ("rope_theta", self.rope_theta > 0, "positive"),
-            ("eos_token_ids", all(map(self._is_id, self.eos_token_ids)), self._id_range),
-            ("bos_token_id", special[0] is None or self._is_id(special[0]), self._id_range),
-            ("pad_token_id", special[1] is None or self._is_id(special[1]), self._id_range),
+            ("eos_token_ids", self._has(*self.eos_token_ids), ids),
+            ("bos_token_id", self._has(self.bos_token_id), ids),
+            ("pad_token_id", self._has(self.pad_token_id), ids),
         ]
 
-    def _is_id(self, token_id: int) -> bool:
-        return 0 <= token_id < self.vocab_size
-
-    @property
-    def _id_range(self) -> str:
-        return f"within the vocabulary, [0, {self.vocab_size})"
+    def _has(self, *token_ids: int | None) -> bool:
+        return all(i is None or 0 <= i < self.vocab_size for i in token_ids)
 
     @property
     def attention_scale(self) -> float:
-        """What a query-key product is multiplied by."""
+        """Factor on each dot product of query and key."""
         return self.head_dim**-0.5

@@ -1,7 +1,7 @@
-"""A model as a Hugging Face folder that transformers and every tool around it load.
+"""Exports a model as a Hugging Face folder, which transformers and other tools load.
 
-The folder is complete or absent: it is written beside its place and renamed. Weights are stored in the model's
-precision, which its values have anyway, so logits after a reload are the same bits.
+The folder is complete or absent: it is written under a temporary name and renamed. Weights are stored in the model's
+precision, which loses nothing, so logits after a reload have the same bits.
 """
 
 import json
@@ -20,7 +20,7 @@ from zerogap.models.names import hf_tensors
 from zerogap.models.safetensors_loading import INDEX_FILE, SINGLE_FILE
 
 MAX_SHARD_BYTES = 5 * 10**9
-"""Above this the weights are split into several files, as transformers does."""
+"""Larger models are split into several files, as transformers does."""
 
 _STORED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _Shard = dict[str, torch.Tensor]
@@ -38,29 +38,28 @@ def export_hf(
     """Write weights, config.json, generation_config.json and tokenizer files; returns the folder.
 
     Args:
-        model: its weights are read, never changed.
+        model: the model; it is not changed.
         folder: appears when everything is written. Parents are created.
         save_tokenizer: writes the tokenizer's files into the folder it is given (``Tokenizer.save``);
             None leaves them out.
-        generation: the source's generation_config.json; its special ids are replaced by the model's.
-        replace: an existing folder is replaced as a whole; otherwise it must not exist or be empty.
-        max_shard_bytes: of one safetensors file; a larger tensor gets a file of its own.
+        generation: the source's generation_config.json; the model's special ids replace those in it.
+        replace: whether to replace an existing folder as a whole; otherwise it must be absent or empty.
+        max_shard_bytes: limit of one safetensors file; a larger tensor gets its own file.
 
     Raises:
         ModelError: the folder has content and may not be replaced.
     """
     folder = Path(folder)
     if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        msg = f"export folder {folder} already has content; choose another or allow replacing it"
+        msg = f"export folder {folder} already has content, which the export would overwrite; choose another folder or pass replace=True"
         raise ModelError(msg)
     building = folder.with_name(f".{folder.name}.partial")
     _remove(building)
     building.mkdir(parents=True)
     try:
         _write_weights(model, building, max_shard_bytes)
-        _write_json(
-            building / "config.json", config_to_hf(model.config, dtype=_stored_type_name(model))
-        )
+        dtype = str(_STORED_AS[model.precision]).removeprefix("torch.")
+        _write_json(building / "config.json", config_to_hf(model.config, dtype=dtype))
         special_ids = {k: v for k, v in special_ids_to_hf(model.config).items() if v is not None}
         _write_json(building / "generation_config.json", {**(generation or {}), **special_ids})
         if save_tokenizer is not None:
@@ -87,7 +86,7 @@ def _write_weights(model: CausalLM, folder: Path, max_shard_bytes: int) -> None:
 
 
 def _shards(model: CausalLM, max_shard_bytes: int) -> Iterator[_Shard]:
-    """Tensors in order, cut into runs of at most ``max_shard_bytes``; what is stored in fp32 is not copied."""
+    """Tensors in order, in shards of at most ``max_shard_bytes``; fp32 tensors are not copied."""
     shard: _Shard = {}
     for name, view in hf_tensors(model):
         tensor = view.to("cpu", _STORED_AS[model.precision])
@@ -96,10 +95,6 @@ def _shards(model: CausalLM, max_shard_bytes: int) -> Iterator[_Shard]:
             shard = {}
         shard[name] = tensor
     yield shard
-
-
-def _stored_type_name(model: CausalLM) -> str:
-    return str(_STORED_AS[model.precision]).removeprefix("torch.")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""What a family of models is: everything that one architecture has of its own, in one record.
+"""A family of models: everything that is specific to one architecture, in one object.
 
-A family is a file in ``families`` and an entry in its dict. Nothing else in the package asks for a family by name.
+A family is a file in ``families`` and an entry in its dict. No other code in the package tests for a family's name.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ HF_KEYS = {
     "max_positions": "max_position_embeddings",
     "rms_norm_eps": "rms_norm_eps",
 }
-"""Field of ``ModelConfig`` to key of config.json."""
+"""Key of config.json by field of ``ModelConfig``."""
 GGUF_KEYS = {
     "num_layers": "block_count",
     "max_positions": "context_length",
@@ -34,10 +34,10 @@ GGUF_KEYS = {
     "head_dim": "attention.key_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
-"""Field of ``ModelConfig`` to key of a GGUF file's metadata, without the architecture's prefix."""
+"""Key of a GGUF file's metadata, without the architecture's prefix, by field of ``ModelConfig``."""
 
 HfLimit = Callable[[Mapping[str, Any]], Iterable[str]]
-"""What in a config.json cannot be computed: a sentence for each key at fault."""
+"""Takes a config.json; gives a sentence for each key that asks for something unsupported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,22 +47,22 @@ class GgufFormat:
     architecture: gguf.MODEL_ARCH
     keys: Mapping[str, str] = field(default_factory=lambda: GGUF_KEYS)
     refused: tuple[str, ...] = ("expert_count", "attention.sliding_window")
-    """Keys of features that are not computed; 0 means that there are none."""
+    """Keys of unsupported features; such a key must be absent or 0."""
     paired: tuple[str, ...] = ()
-    """Endings of Hugging Face names, without ``.weight``, of tensors whose rows are stored as rope's pairs, (0, H/2, 1,
-    H/2 + 1, ...) within a head, where ours are (0, 1, 2, ...)."""
+    """Endings of Hugging Face names, without ``.weight``, of the tensors whose rows within a head are in the order of
+    rope's pairs: (0, H/2, 1, H/2 + 1, ...) instead of (0, 1, 2, ...)."""
 
     @property
     def name(self) -> str:
-        """``general.architecture`` of the file, and prefix of its keys."""
+        """``general.architecture`` of the file, which is also the prefix of its keys."""
         return gguf.MODEL_ARCH_NAMES[self.architecture]
 
     def is_paired(self, hf_name: str) -> bool:
-        """Whether the file has the rows of this tensor in another order."""
-        return hf_name.removesuffix(".weight").endswith(self.paired) if self.paired else False
+        """Whether the file stores the rows of this tensor in the order of rope's pairs."""
+        return hf_name.removesuffix(".weight").endswith(self.paired)
 
     def tensor_names(self, hf_names: Iterable[str], num_layers: int) -> dict[str, str]:
-        """Hugging Face name to the file's, by the gguf package's own table."""
+        """Name in the file by Hugging Face name, from the gguf package's own table."""
         table = gguf.get_tensor_name_map(self.architecture, num_layers)
         pairs = ((name, table.get_name(name, (".weight", ".bias"))) for name in hf_names)
         return {name: theirs for name, theirs in pairs if theirs is not None}
@@ -75,16 +75,16 @@ class Family:
     name: str
     """``model_type`` of config.json, and ``family`` of a recipe's [model.init]."""
     hf_class: str
-    """The class that config.json names."""
+    """The class in transformers, for ``architectures`` of config.json."""
     layer: Callable[[ModelConfig, int], Sequence[Part]]
-    """What layer ``i`` is made of."""
+    """The parts of layer ``i``, in order."""
     config_class: type[ModelConfig] = ModelConfig
-    """A subclass, if the family has sizes that others have not."""
+    """A subclass of ModelConfig if the family has further sizes."""
     hf_keys: Mapping[str, str] = field(default_factory=lambda: HF_KEYS)
     hf_constants: Mapping[str, Any] = field(default_factory=dict)
     """Written into every config.json."""
     hf_limits: Sequence[HfLimit] = ()
     hf_head_dim: int | None = None
-    """Head size of a config.json that names none; None: the heads share the hidden size."""
+    """``head_dim`` of a config.json without one; None: hidden_size / num_heads."""
     gguf: GgufFormat | None = None
-    """None: no GGUF file is read."""
+    """None: GGUF files of this family are not supported."""

@@ -1,13 +1,12 @@
 """The metadata of a GGUF file as a ModelConfig.
 
-Keys are ``<architecture>.<name>``. llama.cpp's converter stores llama3 rope scaling not as parameters
-but as a tensor of divisors, from which the parameters are found again here.
+Keys are ``<architecture>.<name>``. llama.cpp's converter stores llama3 rope scaling as a tensor of divisors, not as
+parameters; this module finds the parameters that give these divisors.
 
 Source: convert_hf_to_gguf.py of github.com/ggml-org/llama.cpp.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,28 +22,13 @@ ROPE_DIVISORS = "rope_freqs.weight"
 _LLAMA3_FACTORS = (8.0, 32.0)
 """Factors of the Llama 3.1 and 3.2 releases; their other rope parameters are RopeScaling's defaults."""
 _MAY_BE_ABSENT = ("num_kv_heads", "head_dim")
-_END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""End of sequence, of turn and of message: llama.cpp stops at each."""
-
-
-def open_gguf(path: Path) -> GgufFile:
-    """The directory of the file.
-
-    Raises:
-        ModelError: it is no GGUF file.
-    """
-    try:
-        return GgufFile.open(path)
-    except (ValueError, OSError) as error:
-        msg = f"{path} cannot be read as GGUF ({error}); it is incomplete or another format: fetch it again"
-        raise ModelError(msg) from error
 
 
 def config_from_gguf(file: GgufFile) -> ModelConfig:
     """The config that the metadata (and the presence of a head tensor) describe.
 
     Raises:
-        ModelError: metadata is missing or asks for something this package does not compute.
+        ModelError: metadata is missing or asks for an unsupported feature.
     """
     metadata = file.scalars
     family, stored_as = _family_of(metadata.get("general.architecture"))
@@ -65,7 +49,7 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
         rope_theta=theta,
         rope_scaling=_rope_scaling(file, own, sizes["head_dim"], theta),
         tie_word_embeddings="output.weight" not in shapes,
-        eos_token_ids=_end_ids(metadata),
+        eos_token_ids=file.end_token_ids,
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
         pad_token_id=metadata.get("tokenizer.ggml.padding_token_id"),
     )
@@ -86,7 +70,7 @@ def _check_complete(
     missing = [f"{stored_as.name}.{key}" for key in needed if key not in own]
     if missing or "token_embd.weight" not in shapes:
         lacks = missing or ["token_embd.weight"]
-        msg = f"the GGUF file lacks {', '.join(lacks)}: it holds a part of a model or only a vocabulary; use a complete file"
+        msg = f"the GGUF file lacks {', '.join(lacks)}, so it holds only part of a model; use a complete file"
         raise ModelError(msg)
 
 
@@ -97,7 +81,7 @@ def _check_supported(stored_as: GgufFormat, own: Mapping[str, Any], head_dim: in
         raise ModelError(msg)
     partial = own.get("rope.dimension_count")
     if partial not in (None, head_dim):
-        msg = f"the GGUF file rotates {partial} of {head_dim} elements of a head; only all of them are supported"
+        msg = f"the GGUF file rotates {partial} of {head_dim} elements of a head, but only rotating all of them is supported; use another model"
         raise ModelError(msg)
 
 
@@ -117,26 +101,21 @@ def _rope_scaling(
 
 
 def _llama3_scaling(divisors_h: np.ndarray, head_dim: int, theta: float) -> RopeScaling:
-    """The parameters that give these divisors; only known ones can be found again."""
+    """The parameters that give these divisors; only those of known releases are tried."""
     plain_h = inverse_frequencies(head_dim, theta, None)
     for factor in _LLAMA3_FACTORS:
         scaling = RopeScaling("llama3", factor)
         expected_h = (plain_h / inverse_frequencies(head_dim, theta, scaling)).numpy()
-        # The converter computes in float64, transformers and we in fp32.
+        # The converter computes in float64; transformers and this package compute in fp32.
         if expected_h.shape == divisors_h.shape and np.allclose(expected_h, divisors_h, rtol=1e-5):
             return scaling
     msg = (
-        f"the GGUF file scales rope by {ROPE_DIVISORS} (largest divisor {divisors_h.max():g}), and these are not llama3 "
+        f"the GGUF file scales rope by {ROPE_DIVISORS} (largest divisor {divisors_h.max():g}), which is not llama3 "
         f"scaling with a factor of {' or '.join(map(str, _LLAMA3_FACTORS))}; load the model's safetensors instead"
     )
     raise ModelError(msg)
 
 
-def _end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    ids = (metadata.get(f"tokenizer.ggml.{key}") for key in _END_IDS)
-    return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
-
-
 def _decimal(stored: float) -> float:
-    """The number that was meant: GGUF keeps fp32, and 1e-5 comes back as 9.999999747378752e-06."""
+    """The shortest decimal that fp32 stores as this value: GGUF returns 1e-5 as 9.999999747378752e-06."""
     return float(str(np.float32(stored)))

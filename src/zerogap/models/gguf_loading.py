@@ -1,7 +1,7 @@
 """Tensors of a GGUF file (llama.cpp's format), dequantised to fp32 piece by piece into the fused parameters.
 
-llama.cpp stores the rows of q and k of some families so that rope turns neighbouring elements; Hugging Face's (and
-ours) turns elements j and j + H/2. The order is undone here; which tensors have it, a family's ``GgufFormat`` says.
+For some families llama.cpp stores the rows of q and k so that rope rotates neighbouring elements; Hugging Face (and
+we) rotate elements j and j + H/2. This module undoes that order for the tensors that a family's ``GgufFormat`` names.
 
 Source: ``permute`` in convert_hf_to_gguf.py of github.com/ggml-org/llama.cpp.
 Letters: H head dim, O and I out and in of a projection.
@@ -22,10 +22,10 @@ _WHERE = "the GGUF file"
 
 
 def load_gguf_tensors(model: CausalLM, file: GgufFile) -> None:
-    """Fill every parameter of ``model``; beside the model only a piece of one tensor is in memory.
+    """Fill every parameter of ``model``. Apart from the model, only a piece of one tensor is in memory at a time.
 
     Raises:
-        ModelError: tensors missing, surplus, misshapen, not finite, or of a type gguf cannot dequantise.
+        ModelError: a tensor is missing, surplus, misshapen, not finite, or of a type that gguf cannot dequantise.
     """
     views = dict(hf_tensors(model))
     stored_as = find_family(model.config.family).gguf
@@ -45,7 +45,7 @@ def load_gguf_tensors(model: CausalLM, file: GgufFile) -> None:
 def _copy(
     view: torch.Tensor, file: GgufFile, tensor: GgufTensor, *, permuted_heads: int | None
 ) -> None:
-    # A vector is one row of the file. The rows of a head are permuted among themselves: pieces are whole heads.
+    # A vector is one row of the file. Rows are permuted within their head, so pieces are whole heads.
     whole = [(0, 1)] if view.dim() == 1 else row_pieces(view, multiple=permuted_heads or 1)
     for begin, end in whole:
         values = _dequantised(file, tensor, begin, end)

@@ -1,4 +1,4 @@
-"""A model's config as Hugging Face's config.json, read and written as its family says."""
+"""Reads and writes a model's config as Hugging Face's config.json, by the keys of its family."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def config_from_hf(
     """The config that a config.json (and generation_config.json) describes.
 
     Raises:
-        ModelError: another family, a missing key, or a feature this package does not compute.
+        ModelError: an unsupported family or feature, or a missing key.
     """
     family = _family_of(hf)
     _check_supported(hf, family)
@@ -40,7 +40,7 @@ def config_from_hf(
 
 
 def config_to_hf(config: ModelConfig, *, dtype: str = "float32") -> dict[str, Any]:
-    """The config.json of a model whose weights are stored in ``dtype``, a name of torch's."""
+    """The config.json of a model whose weights are stored as ``dtype``, a torch type's name."""
     family = find_family(config.family)
     return {
         "architectures": [family.hf_class],
@@ -65,16 +65,10 @@ def special_ids_to_hf(config: ModelConfig) -> dict[str, Any]:
 
 
 def _family_of(hf: Mapping[str, Any]) -> Family:
-    name, known = hf.get("model_type"), sorted(FAMILIES)
-    if name is None:
-        msg = f"config.json names no model_type, so it is no model's; give a model folder (a run's model is in its export/), of one of {known}"
+    if "model_type" not in hf:
+        msg = f"config.json has no model_type, so it does not belong to a model; give the folder of a model (a run's is its export/) of one of these types: {sorted(FAMILIES)}"
         raise ModelError(msg)
-    if name not in FAMILIES:
-        msg = (
-            f"config.json has model_type = {name!r}, which is not supported; supported are {known}"
-        )
-        raise ModelError(msg)
-    return FAMILIES[name]
+    return find_family(hf["model_type"])
 
 
 def _check_supported(hf: Mapping[str, Any], family: Family) -> None:
@@ -82,11 +76,13 @@ def _check_supported(hf: Mapping[str, Any], family: Family) -> None:
     needed = [key for field, key in family.hf_keys.items() if field not in _MAY_BE_ABSENT]
     missing = [key for key in needed if hf.get(key) is None]
     if missing:
-        msg = f"config.json of a {family.name} model lacks {missing}; add them, they cannot be guessed"
+        msg = (
+            f"config.json of a {family.name} model lacks {missing}, which have no default; add them"
+        )
         raise ModelError(msg)
     problems = [problem for limit in family.hf_limits for problem in limit(hf)]
     if problems:
-        msg = f"config.json of a {family.name} model asks for what is not supported: {'; '.join(problems)}"
+        msg = f"config.json of a {family.name} model asks for unsupported features: {'; '.join(problems)}"
         raise ModelError(msg)
 
 

@@ -1,7 +1,7 @@
-"""Limits of families: what a config.json may not ask for, since it would not be computed.
+"""Limits of families: the features that a config.json must not ask for.
 
-A feature that is silently ignored gives wrong logits, so every key that changes the computation is
-either read elsewhere or must have its plain value here.
+A feature that is silently ignored gives wrong logits. So every key that changes the computation is either read
+elsewhere or must have its plain value here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,14 +10,14 @@ from typing import Any
 from zerogap.models.family import HfLimit
 
 NO_ATTENTION_BIAS = ("attention_bias", False, "it would add a bias to the output projection")
-"""For families whose config.json has a switch for biases of attention."""
+"""For families whose config.json has an ``attention_bias`` switch."""
 
 
 def plain_values(*limits: tuple[str, Any, str]) -> HfLimit:
-    """Keys that may be absent, or have one value only.
+    """Keys that must be absent or have their plain value.
 
     Args:
-        limits: (key, value, why no other one).
+        limits: (key, plain value, why others are unsupported).
     """
 
     def check(hf: Mapping[str, Any]) -> Iterator[str]:
@@ -29,18 +29,18 @@ def plain_values(*limits: tuple[str, Any, str]) -> HfLimit:
 
 
 def full_attention_only(hf: Mapping[str, Any]) -> Iterator[str]:
-    """A window counts only where a layer uses it: Qwen configs name one and leave it switched off."""
+    """Refuse a sliding window that a layer uses; Qwen configs name one but leave it switched off."""
     layer_types = hf.get("layer_types")
     if layer_types is not None:
         if others := sorted(set(layer_types) - {"full_attention"}):
-            yield f"layer_types has {others} (every layer attends to the whole sequence)"
+            yield f"layer_types has {others} (supported: 'full_attention')"
         return
     window, first_layer = hf.get("sliding_window"), hf.get("max_window_layers", 0)
     is_used = hf.get("use_sliding_window") and window is not None
     if is_used and first_layer < hf["num_hidden_layers"]:
         yield (
             f"sliding_window = {window} with use_sliding_window = True from layer {first_layer} on "
-            "(every layer attends to the whole sequence; set use_sliding_window = False)"
+            "(only full attention is supported; set use_sliding_window = False)"
         )
 
 
@@ -52,4 +52,4 @@ DENSE = (
     ),
     full_attention_only,
 )
-"""Of a dense decoder with full attention."""
+"""Limits of a dense decoder with full attention."""

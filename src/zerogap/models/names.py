@@ -1,7 +1,7 @@
-"""Which rows of which parameter each Hugging Face tensor is: a bijection, in both directions.
+"""Maps each Hugging Face tensor to the parameter rows that hold it, one to one.
 
-Parts fuse tensors by rows (q, k, v; gate, up) and say so in their ``WeightSpec``. A Hugging Face tensor is a run of rows of one parameter, so a
-view of it is contiguous and shares memory. A tied head has one name, the embedding's.
+Parts fuse tensors by rows (q, k, v; gate, up), as their ``WeightSpec`` declares. A Hugging Face tensor is a run of rows
+of one parameter, so its view is contiguous and shares memory. A tied head appears only as the embedding.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class TensorRows:
 
 
 def tensor_rows(config: ModelConfig) -> Iterator[TensorRows]:
-    """Every tensor of a checkpoint, in the order of the computation; together they tile all parameters."""
+    """Every tensor of a checkpoint, in the order of the computation; together they cover all parameters."""
     family = find_family(config.family)
     yield TensorRows("model.embed_tokens.weight", "embed_tokens.weight", 0, config.vocab_size)
     for i in range(config.num_layers):

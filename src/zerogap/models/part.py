@@ -1,8 +1,8 @@
-"""What layers are put together from: parts, the weights they declare, and the block that runs them in order.
+"""The building blocks of a layer: parts, the weights that they declare, and the block that runs them in order.
 
-A part computes one step of the residual stream and holds no tensors: it declares the weights it needs, the block
-owns them side by side (``layers.3.qkv.weight``), and gives itself to the part when it runs. What is in a layer is
-decided by the model's family (``families``), and nothing outside asks.
+A part computes one step of the residual stream and holds no tensors. It declares the weights it needs; the block owns
+them (``layers.3.qkv.weight``) and passes itself to the part when it runs. The model's family (``families``) decides
+which parts a layer has; no other code needs to know.
 
 Letters: T packed tokens, D model dim, h half of a head's dim.
 """
@@ -22,25 +22,25 @@ from zerogap.models.choices import ChoiceColumn, Choices
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """One parameter of a layer, and which tensors of a checkpoint its rows are."""
+    """One parameter of a layer, and the checkpoint tensors that its rows come from."""
 
     rows: Mapping[str, int]
-    """Hugging Face name within the layer, without ``.weight``, to a number of rows, in the parameter's order. Several
-    names make a fused parameter: one larger GEMM instead of three."""
+    """Number of rows by Hugging Face name within the layer, without ``.weight``, in the parameter's order. Several
+    names make a fused parameter: one larger GEMM instead of several."""
     columns: int | None = None
     """None: a vector."""
     has_bias: bool = False
-    """A bias has the same rows, under ``.bias``."""
+    """Whether there is a bias too; its tensors have the same names with ``.bias``."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the parameter."""
+        """Shape of the parameter."""
         num_rows = sum(self.rows.values())
         return (num_rows,) if self.columns is None else (num_rows, self.columns)
 
 
 class Weights(nn.Module):
-    """A parameter and perhaps its bias. They hold NaN until somebody fills them."""
+    """A parameter and perhaps its bias. Both hold NaN until they are initialised or loaded."""
 
     bias: nn.Parameter | None
 
@@ -54,36 +54,36 @@ class Weights(nn.Module):
 
 @dataclass(frozen=True)
 class ForwardRows:
-    """What one forward pass tells every layer about its rows."""
+    """What every layer gets to know about the rows of a forward pass."""
 
     cos_Th: Tensor
     sin_Th: Tensor
     attention: Attention
     choices: Choices
     compute: Compute
-    """How every kernel computes: ``kernels.linear(..., compute=rows.compute)``."""
+    """Passed to every kernel: ``kernels.linear(..., compute=rows.compute)``."""
 
 
 class Part(ABC):
     """One step of a layer: the residual stream in, the residual stream out."""
 
     weights: Mapping[str, WeightSpec]
-    """By name within the layer; names of a layer's parts differ."""
+    """By name within the layer; two parts of a layer never share a name."""
     choices: Mapping[str, ChoiceColumn] = {}
     """What the part chooses for each row, by column."""
 
     @abstractmethod
     def __call__(self, layer: "Block", x_TD: Tensor, rows: ForwardRows) -> Tensor:
-        """The residual stream after this step, [T, D]; a row must not depend on its company.
+        """The residual stream after this step, [T, D]; a row must not depend on the other rows of the pass.
 
         Args:
-            layer: who owns the weights: ``layer["qkv"].weight``.
+            layer: the owner of the weights: ``layer["qkv"].weight``.
             x_TD: the residual stream.
             rows: positions, attention and choices of this pass.
         """
 
     def gemm_shapes(self) -> Iterator[tuple[int, int]]:
-        """(in, out) of each GEMM with a weight; here every matrix is multiplied as a whole."""
+        """(in, out) of each GEMM with a weight. By default each matrix is one GEMM; override if a part cuts it."""
         for spec in self.weights.values():
             if spec.columns is not None:
                 yield spec.columns, spec.shape[0]

@@ -1,7 +1,7 @@
-"""Rotary position embedding: which scaling a checkpoint asks for, and its inverse frequencies.
+"""Rotary position embedding: the scaling that a checkpoint asks for, and its inverse frequencies.
 
-Frequencies are computed in fp32 with the operations and the order of transformers'
-``modeling_rope_utils.py``, so that cos and sin, and with them the logits, match.
+Frequencies are computed in fp32 by the same operations in the same order as in transformers'
+``modeling_rope_utils.py``, so that cos, sin and the logits match.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from zerogap.errors import ModelError
 
 DEFAULT_THETA = 10000.0
-"""What transformers takes when a config names none."""
+"""The default of transformers."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class RopeScaling:
 
     kind: Literal["linear", "llama3"]
     factor: float
-    """Frequencies are divided by it: all of them (linear) or those of long waves (llama3)."""
+    """Divides the frequencies: all of them (linear) or those of long waves (llama3)."""
     low_freq_factor: float = 1.0
-    """llama3: waves longer than original_max_positions / low_freq_factor are stretched in full."""
+    """llama3: waves longer than original_max_positions / low_freq_factor are stretched by the full factor."""
     high_freq_factor: float = 4.0
-    """llama3: waves shorter than original_max_positions / high_freq_factor are left alone."""
+    """llama3: waves shorter than original_max_positions / high_freq_factor are not stretched."""
     original_max_positions: int = 8192
     """llama3: context length of pre-training."""
 
@@ -36,12 +36,12 @@ class RopeScaling:
             msg = f"rope scaling kind = {self.kind!r} is not known; use 'linear' or 'llama3'"
             raise ModelError(msg)
         if not self.factor > 0:
-            msg = f"rope scaling factor = {self.factor} cannot divide a frequency; it must be positive"
+            msg = f"rope scaling factor = {self.factor} is not allowed: it divides frequencies, so it must be positive"
             raise ModelError(msg)
         if self.kind == "llama3" and not 0 < self.low_freq_factor < self.high_freq_factor:
             msg = (
                 f"llama3 rope scaling has low_freq_factor = {self.low_freq_factor} and "
-                f"high_freq_factor = {self.high_freq_factor}; it needs 0 < low < high"
+                f"high_freq_factor = {self.high_freq_factor}; they must satisfy 0 < low < high"
             )
             raise ModelError(msg)
 
@@ -49,21 +49,20 @@ class RopeScaling:
 def rope_from_hf(hf_config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Theta and scaling from a config.json.
 
-    Reads the old spelling (``rope_theta``, ``rope_scaling``) and that of transformers 5
-    (``rope_parameters``).
+    Reads the old keys (``rope_theta``, ``rope_scaling``) and the key of transformers 5 (``rope_parameters``).
 
     Raises:
-        ModelError: another rope type, partial rotary, or parameters that differ by layer.
+        ModelError: an unsupported rope type, partial rotation, or parameters that differ by layer.
     """
     rope = dict(hf_config.get("rope_scaling") or hf_config.get("rope_parameters") or {})
     nested = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if nested:
-        msg = f"rope_parameters has one entry a layer type ({nested}); only one for all layers is supported"
+        msg = f"rope_parameters has an entry for each layer type ({nested}), but only the same rope in all layers is supported; use another model"
         raise ModelError(msg)
     theta = rope.get("rope_theta") or hf_config.get("rope_theta") or DEFAULT_THETA
     partial = rope.get("partial_rotary_factor", hf_config.get("partial_rotary_factor"))
     if partial not in (None, 1.0):
-        msg = f"partial_rotary_factor = {partial} is not supported; all of a head is rotated (1.0)"
+        msg = f"partial_rotary_factor = {partial} is not supported: rope rotates the whole head (1.0); use another model"
         raise ModelError(msg)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
@@ -72,7 +71,7 @@ def rope_from_hf(hf_config: Mapping[str, Any]) -> tuple[float, RopeScaling | Non
 
 
 def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
-    """``rope_theta`` and ``rope_scaling``: the spelling that old and new tools both read."""
+    """``rope_theta`` and ``rope_scaling``: keys that old and new tools both read."""
     if scaling is None:
         return {"rope_theta": theta, "rope_scaling": None}
     hf: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
@@ -84,7 +83,7 @@ def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
 
 
 def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> torch.Tensor:
-    """fp32 [head_dim / 2], radians a position; entry j turns elements j and j + head_dim / 2."""
+    """fp32 [head_dim / 2], radians per position; entry j rotates elements j and j + head_dim / 2."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     inv_freq = 1.0 / (theta**exponents)
     if scaling is None:
@@ -95,7 +94,7 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None
 
 
 def _llama3_frequencies(inv_freq: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
-    """Short waves as they are, long waves divided by the factor, a ramp between the two."""
+    """Keep the frequencies of short waves, divide those of long waves by the factor, interpolate in between."""
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     longest_kept = scaling.original_max_positions / high
     shortest_divided = scaling.original_max_positions / low
@@ -120,7 +119,7 @@ def _scaling_from_hf(
         needed += ["low_freq_factor", "high_freq_factor"]
     missing = [key for key in needed if rope.get(key) is None]
     if missing:
-        msg = f"rope_type = {kind!r} without {missing} in {dict(rope)}; add them to config.json"
+        msg = f"rope_type = {kind!r} needs {missing}, which {dict(rope)} lacks; add them to config.json"
         raise ModelError(msg)
     if kind == "linear":
         return RopeScaling("linear", float(rope["factor"]))

@@ -1,4 +1,4 @@
-"""How a tensor is cut so that what is on its way into memory stays small beside what is there."""
+"""Cuts a tensor into pieces of rows, so that loading needs little memory beside the model."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ _PIECE_ELEMENTS = 1 << 20
 
 
 def row_pieces(tensor: torch.Tensor, *, multiple: int = 1) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of rows that together are all of ``tensor``, each of about a million elements.
+    """Half-open ranges that cover the rows of ``tensor``, each of about a million elements.
 
     Args:
-        tensor: [rows, ...]; a vector is cut as well.
-        multiple: every range but the last is a multiple of so many rows.
+        tensor: [rows, ...]; may be a vector.
+        multiple: the length of every range but the last is a multiple of this.
     """
     row_elements = max(1, tensor[0].numel()) if len(tensor) else 1
     step = multiple * max(1, _PIECE_ELEMENTS // (row_elements * multiple))

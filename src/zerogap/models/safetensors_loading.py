@@ -1,8 +1,8 @@
-"""Weights from a Hugging Face folder: one or several safetensors files, straight into the fused parameters.
+"""Weights from a Hugging Face folder: one or several safetensors files, read directly into the fused parameters.
 
-Tensors are read a piece at a time into the rows they belong to. Nothing is memory-mapped: the pages of a mapped file
-count as this process's memory, so that the weights would be there twice. bf16 and fp16 become fp32, with the same numbers;
-every other stored type is refused.
+Tensors are read a piece at a time into the rows they belong to. Nothing is memory-mapped: pages of a mapped file count
+as this process's memory, so the weights would take twice their size. bf16 and fp16 become fp32 without a change of
+value; other stored types are refused.
 """
 
 import json
@@ -27,13 +27,13 @@ _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
-    """The object in a JSON file; {} if it is not there and need not be."""
+    """The object in a JSON file; {} if the file is absent and not required."""
     if not path.exists() and not required:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        msg = f"{path.parent} has no {path.name}, so it is no Hugging Face model folder; add it or give another folder"
+        msg = f"{path.parent} has no {path.name}, so it is not a Hugging Face model folder; add the file or give another folder"
         raise ModelError(msg) from error
     except ValueError as error:
         msg = f"{path} is not readable as JSON ({error}); restore the file"
@@ -48,8 +48,8 @@ def load_safetensors(model: CausalLM, folder: Path) -> None:
     """Fill every parameter of ``model`` from the folder's safetensors files.
 
     Raises:
-        ModelError: no weights, a broken file, tensors missing, surplus, misshapen, of another stored
-            type or not finite, or a tied head that is not the embedding. The model is then half filled.
+        ModelError: there are no weights, a file is broken, a tensor is missing, surplus, misshapen, of an unsupported
+            type or not finite, or a tied head differs from the embedding. The model may then be partly filled.
     """
     views = dict(hf_tensors(model))
     found = _stored_tensors(folder)
@@ -69,14 +69,14 @@ def load_safetensors(model: CausalLM, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where a tensor lies, and how."""
+    """Where and how a file stores a tensor."""
 
     path: Path
     shape: tuple[int, ...]
     dtype: str
-    """As the format names it."""
+    """The format's name of the type."""
     offset: int
-    """Byte of the file at which it begins."""
+    """Position of its first byte in the file."""
 
 
 def _stored_tensors(folder: Path) -> dict[str, _Stored]:
@@ -88,7 +88,7 @@ def _stored_tensors(folder: Path) -> dict[str, _Stored]:
             with safe_open(path, framework="numpy"):
                 stored = dict(_read_header(path))
         except (SafetensorError, OSError) as error:
-            msg = f"{path} cannot be read as safetensors ({error}); it is incomplete or no such file: fetch it again"
+            msg = f"{path} cannot be read as safetensors ({error}); it is incomplete or has another format: download it again"
             raise ModelError(msg) from error
         twice = sorted(found.keys() & stored.keys())
         if twice:
@@ -99,7 +99,7 @@ def _stored_tensors(folder: Path) -> dict[str, _Stored]:
 
 
 def _read_header(path: Path) -> Iterator[tuple[str, _Stored]]:
-    """The entries of a checked file: the header's length in 8 bytes, the header as JSON, the data."""
+    """The tensors of a checked file, which is the header's length in 8 bytes, the header as JSON, and the data."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -110,7 +110,7 @@ def _read_header(path: Path) -> Iterator[tuple[str, _Stored]]:
 
 
 def _pieces(stored: _Stored, view: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(rows of ``view``, the same rows of the file) until all have come; ``view`` has the tensor's shape."""
+    """(rows of ``view``, the same rows of the file), piece by piece; ``view`` has the tensor's shape."""
     with stored.path.open("rb") as file:
         file.seek(stored.offset)
         for begin, end in row_pieces(view):
@@ -118,7 +118,7 @@ def _pieces(stored: _Stored, view: torch.Tensor) -> Iterator[tuple[torch.Tensor,
             rows = torch.empty(target.shape, dtype=_STORED_TYPES[stored.dtype])
             num_bytes = file.readinto(rows.view(torch.uint8).numpy().data)
             if num_bytes != rows.nbytes:
-                msg = f"{stored.path} became shorter while it was read; fetch it again"
+                msg = f"{stored.path} became shorter while it was being read; download it again"
                 raise ModelError(msg)
             yield target, rows
 
@@ -137,7 +137,7 @@ def _weight_files(folder: Path) -> list[Path]:
             if path.suffix in (".safetensors", ".bin", ".pth")
         )
         msg = (
-            f"{folder} lacks weight files {absent or [INDEX_FILE + ' entries']} (there are {others}); fetch them again, "
+            f"{folder} lacks weight files {absent or [INDEX_FILE + ' entries']} (it has {others}); download them again, "
             "or convert .bin weights with transformers' save_pretrained"
         )
         raise ModelError(msg)
@@ -147,12 +147,12 @@ def _weight_files(folder: Path) -> list[Path]:
 def _check_stored_types(types: Mapping[str, str], folder: Path) -> None:
     others = [f"{name} ({kind})" for name, kind in types.items() if kind not in _STORED_TYPES]
     if others:
-        msg = f"{folder} stores {', '.join(others)}; weights must be {', '.join(_STORED_TYPES)}: export it dequantised"
+        msg = f"{folder} stores {', '.join(others)}; but weights must be {', '.join(_STORED_TYPES)}; export the model dequantised"
         raise ModelError(msg)
 
 
 def _check_tied_head(head: _Stored, embedding: torch.Tensor, folder: Path) -> None:
-    """A stored head is harmless only if it says the same as the embedding that replaces it."""
+    """Raise ModelError unless a stored head equals the embedding that is used in its place."""
     is_same = head.shape == tuple(embedding.shape) and head.dtype in _STORED_TYPES
     if not is_same or not all(
         torch.equal(rows.to(mine.dtype), mine) for mine, rows in _pieces(head, embedding)

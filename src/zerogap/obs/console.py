@@ -9,7 +9,7 @@ from zerogap.obs.sinks import Metrics
 
 
 class ConsoleSink:
-    """Prints a line per step, in fixed columns, without what was not measured."""
+    """Prints one line per step, in fixed columns; what was not measured is left out."""
 
     def __init__(self, console: Console, *, total_steps: int) -> None:
         self._console = console
@@ -40,7 +40,7 @@ class ConsoleSink:
             yield f"ETA {format_duration(self._seconds_left(step))}"
 
     def _seconds_left(self, step: int) -> float:
-        # Recent steps predict the next ones better: completions change their length.
+        # Only recent steps, because the length of completions changes during a run.
         recent = self._step_times_s[-10:]
         return (self._total_steps - step) * sum(recent) / len(recent)
 

@@ -26,7 +26,7 @@ class Metric:
 
     name: str
     reducer: Reducer
-    """mean is weighted by the number of things that a value is the mean of."""
+    """How the values of a step become one; a mean is weighted by the counts that come with the values."""
     description: str
 
 
@@ -34,11 +34,10 @@ def metric(name: str) -> Metric:
     """The declaration of ``name``.
 
     Raises:
-        KeyError: it is not declared.
+        KeyError: the name is not declared.
     """
-    for prefix in _OPEN_FAMILIES:
-        if name.startswith(prefix) and name.endswith("/mean"):
-            return Metric(name, "mean", _OPEN_FAMILIES[prefix])
+    if name.startswith("reward/part/") and name.endswith("/mean"):
+        return Metric(name, "mean", "mean of one named part of the reward over valid samples")
     if name not in METRICS:
         msg = f"metric {name!r} is not declared; add it to zerogap.obs.metrics"
         raise KeyError(msg)
@@ -55,10 +54,9 @@ class StepMetrics:
         """Add one value of a declared metric.
 
         Args:
-            name: as declared.
-            value: finite.
-            weight: for a mean, how many things ``value`` is the mean of; with 0
-                the value is ignored and may be anything.
+            name: a declared name.
+            value: a finite number.
+            weight: for a mean, the number of items that ``value`` is the mean of; with 0 the value is ignored.
 
         Raises:
             KeyError: the name is not declared.
@@ -72,10 +70,10 @@ class StepMetrics:
             raise NumericsError(msg)
         self._values.setdefault(name, []).append((value, weight))
 
-    def add_all(self, values: Mapping[str, float], *, weight: float = 1.0) -> None:
-        """Add several values of equal weight."""
+    def add_all(self, values: Mapping[str, float]) -> None:
+        """Add several values of weight 1."""
         for name, value in values.items():
-            self.add(name, value, weight=weight)
+            self.add(name, value)
 
     def reduce(self) -> dict[str, float]:
         """One number per metric, in the order of declaration."""
@@ -96,8 +94,6 @@ _REDUCERS: dict[Reducer, Callable[[Sequence[tuple[float, float]]], float]] = {
     "sum": lambda values: sum(value for value, _ in values),
     "last": lambda values: values[-1][0],
 }
-
-_OPEN_FAMILIES = {"reward/part/": "mean of one named part of the reward over valid samples"}
 
 
 def _declare() -> Iterator[Metric]:

@@ -22,7 +22,7 @@ PLAIN_INTERVAL_S = 15.0
 
 
 class Phase:
-    """A running phase, told what is done. This class shows nothing."""
+    """A running phase, which is told how much is done. This class shows nothing."""
 
     def advance(self, count: int = 1) -> None:
         """``count`` more units are done."""

@@ -18,16 +18,16 @@ class MetricSink(Protocol):
 
         Args:
             step: from 1; 0 is the evaluation before the first step.
-            weight_version: of the weights after the step.
-            metrics: reduced, by declared name.
+            weight_version: version of the weights after the step.
+            metrics: reduced values by declared name.
         """
 
     def close(self) -> None:
-        """Write what is pending; no writes afterwards."""
+        """Finish pending writes; ``write`` must not be called afterwards."""
 
 
 class JsonlSink:
-    """``metrics.jsonl``: one object a step, with ``step`` and ``weight_version`` first."""
+    """``metrics.jsonl``: one object per step, with ``step`` and ``weight_version`` first."""
 
     def __init__(self, path: Path, *, resumed_step: int | None = None) -> None:
         self._file = JsonlFile(path, keep_until_step=resumed_step)

@@ -12,7 +12,7 @@ _SESSION_START = 1
 
 
 class TensorBoardSink:
-    """Event files in ``folder``; a resumed run makes TensorBoard forget later steps."""
+    """Event files in ``folder``; when a run resumes, TensorBoard drops the steps that run again."""
 
     def __init__(self, folder: Path, *, resumed_step: int | None = None) -> None:
         """Open a new event file.
@@ -21,7 +21,7 @@ class TensorBoardSink:
             MissingExtra: the tensorboard package is not installed.
         """
         try:
-            # Protocol buffers make their classes when imported, so a type checker cannot see them.
+            # Protocol buffers create their classes at import, so a type checker cannot see them.
             events = importlib.import_module("tensorboard.compat.proto.event_pb2")
             writers = importlib.import_module("tensorboard.summary.writer.event_file_writer")
         except ImportError as error:
@@ -36,7 +36,7 @@ class TensorBoardSink:
             self._add(step=resumed_step + 1, session_log={"status": _SESSION_START})
 
     def write(self, step: int, weight_version: int, metrics: Metrics) -> None:
-        """Add one scalar a metric and write them out."""
+        """Write one scalar per metric."""
         scalars = {"weight_version": weight_version, **metrics}
         values = [{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
         self._add(step=step, summary={"value": values})

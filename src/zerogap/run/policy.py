@@ -129,7 +129,7 @@ def load_policy(section: ModelSection, *, seed: int) -> Policy:
     loaded = load_model(section.path or "", precision=section.dtype)
     named = section.tokenizer
     tokenizer = _named_tokenizer(named) if named else Tokenizer.load(tokenizer_folder(loaded.path))
-    eos = set(loaded.eos_token_ids) | set(tokenizer.eos_token_ids)
+    eos = set(loaded.model.config.eos_token_ids) | set(tokenizer.eos_token_ids)
     return Policy(
         model=loaded.model,
         tokenizer=tokenizer,

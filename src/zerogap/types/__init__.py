@@ -1,6 +1,6 @@
-"""Records that cross rooms: sampling parameters, requests and outputs, samples, groups, outcomes.
+"""Data that passes between rooms: sampling parameters, requests and outputs, samples, groups, outcomes.
 
-Plain numpy and dataclasses; no torch. Everything here is frozen and checked once, on creation.
+Dataclasses and numpy arrays; no torch. Everything here is frozen and checked once, on creation.
 """
 
 from zerogap.types.capability import Capability, needed_capabilities
@@ -11,11 +11,9 @@ from zerogap.types.generation import (
     FinishReason,
     GenerateOutput,
     GenerateRequest,
-    WeightVersionSpan,
-    version_spans,
 )
 from zerogap.types.outcome import Outcome
-from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source, Turn
+from zerogap.types.sample import SAMPLE_COLUMNS, Group, Sample, Source, Turn, WeightVersionSpan
 from zerogap.types.sampling import SamplingParams
 
 __all__ = [
@@ -36,5 +34,4 @@ __all__ = [
     "WeightVersionSpan",
     "exclusion_reason",
     "needed_capabilities",
-    "version_spans",
 ]

@@ -1,4 +1,4 @@
-"""What a generator can do, and what a request needs of it."""
+"""Capabilities of generators, and those that a request needs."""
 
 from enum import StrEnum
 
@@ -6,14 +6,14 @@ from zerogap.types.sampling import SamplingParams
 
 
 class Capability(StrEnum):
-    """Something that not every engine has. A generator declares its own; what it lacks is refused before it is asked."""
+    """A feature that some engines lack. A generator declares its capabilities; other requests are refused early."""
 
     LOG_PROBS = "log_probs"
     """Reports the log-prob of every drawn token, after temperature, over the whole vocabulary."""
     KEPT_LOG_MASS = "kept_log_mass"
-    """Truncates (top_k, top_p, min_p) and reports the log mass of what it kept."""
+    """Truncates (top_k, top_p, min_p) and reports the log mass that it kept."""
     SEEDS = "seeds"
-    """The same request with the same seed draws the same tokens."""
+    """The same request with the same seed gives the same tokens."""
     SEVERAL_COMPLETIONS = "several_completions"
     GREEDY = "greedy"
     STOP_STRINGS = "stop_strings"
@@ -25,7 +25,7 @@ class Capability(StrEnum):
 
 
 def needed_capabilities(params: SamplingParams) -> frozenset[Capability]:
-    """What a generator must be able to do for these parameters."""
+    """The capabilities that these parameters need."""
     asked = {
         Capability.KEPT_LOG_MASS: params.truncates,
         Capability.SEEDS: params.sampling_seed is not None,

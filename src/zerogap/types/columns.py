@@ -1,6 +1,6 @@
-"""Columns of the record: how one is declared, and every operation that follows from the declaration.
+"""Columns of a sample: their declaration, and all operations that follow from it.
 
-A column has one row a token. Rows are numbers, arrays of one shape, or lists of different length (``Ragged``).
+A column has one row per token. Rows are numbers, arrays of one shape, or lists of different lengths (``Ragged``).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Ragged:
 
     @property
     def row_of_value(self) -> np.ndarray:
-        """int64 [N]: the token that each value belongs to."""
+        """int64 [N]: the token of each value."""
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
 
 Values = np.ndarray | Ragged
-"""What a column holds."""
+"""The values of a column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,34 +53,34 @@ class Column:
     """The declaration of a column of numbers or of arrays of one shape; made by ``column``."""
 
     name: str = ""
-    """Of the field that it stands on."""
+    """Name of the field that it declares."""
     dtypes: tuple[type[np.generic], ...]
-    """One type, to which numbers are converted; or several, of which the values must have one already."""
+    """One type, to which values are converted; or several types, one of which the values must have already."""
     fill: float = 0
-    """What a token has that was given nothing else."""
+    """Value of a token for which nothing is given."""
     axes: tuple[str, ...] = ()
-    """What the axes after the token's are; a record chooses their sizes."""
+    """Names of the axes after the token axis; each sample chooses their sizes."""
     is_optional: bool = False
-    """Whether a record may do without the column."""
+    """Whether a sample may lack the column."""
 
     def declared(self, values: Any) -> Values:  # noqa: ANN401 - whatever numpy takes for an array
-        """``values`` with the declared type, in order of memory and read-only.
+        """``values`` as a contiguous, read-only array of the declared type.
 
         Raises:
-            DataError: they have another type, another number of axes, or do not fit the type.
+            DataError: they have another type or number of axes, or do not fit the type.
         """
         array = np.asarray(values)
         if len(self.dtypes) > 1 and array.dtype not in self.dtypes:
             allowed = ", ".join(np.dtype(dtype).name for dtype in self.dtypes)
-            msg = f"{self.name} of {array.dtype}: it must be one of {allowed}; convert it to the smallest that holds every id"
+            msg = f"{self.name} has type {array.dtype}, but must have one of {allowed}; convert it to the smallest that holds every id"
             raise DataError(msg)
         if array.ndim != 1 + len(self.axes):
-            msg = f"{self.name} of shape {array.shape}: its axes must be ({', '.join(('token', *self.axes))})"
+            msg = f"{self.name} has shape {array.shape}, but its axes are ({', '.join(('token', *self.axes))}); reshape it"
             raise DataError(msg)
         return self._converted(array, self.dtypes[0] if len(self.dtypes) == 1 else array.dtype)
 
-    def filled(self, num_tokens: int, *, like: Any = None) -> Values:  # noqa: ANN401 - Values, of which a subclass knows the kind
-        """What so many tokens have that were given nothing, with the row shape and type of ``like``."""
+    def filled(self, num_tokens: int, *, like: Any = None) -> Values:  # noqa: ANN401 - Values; the subclass knows which kind
+        """Fill values for ``num_tokens`` tokens, with the row shape and type of ``like``."""
         if like is None:
             return np.full(num_tokens, self.fill, self.dtypes[0])
         return np.full((num_tokens, *like.shape[1:]), self.fill, like.dtype)
@@ -94,23 +94,23 @@ class Column:
         kinds = {(part.dtype, part.shape[1:]) for part in parts}
         if len(kinds) > 1:
             found = sorted(f"{dtype} {shape}" for dtype, shape in kinds)
-            msg = f"{self.name} cannot be joined: types and row shapes differ ({', '.join(found)}); one model gives one"
+            msg = f"{self.name} cannot be joined: types or row shapes differ ({', '.join(found)}); join only parts from one model"
             raise DataError(msg)
         return np.concatenate(parts) if parts else self.filled(0)
 
     def extended(
         self, old: Values | None, num_old: int, new: object, num_new: int
     ) -> Values | None:
-        """``num_old`` tokens and ``num_new`` behind them; None is a part that was given nothing.
+        """``num_old`` tokens, then ``num_new`` more; a part that is None gets fill values.
 
         Args:
-            old: as declared.
-            num_old: its length, also where there is none.
-            new: rows, or one number for all of them.
-            num_new: its length.
+            old: values of the declared type, or None.
+            num_old: their number.
+            new: rows, one number for all of them, or None.
+            num_new: their number.
 
         Raises:
-            DataError: as ``declared`` and ``joined``.
+            DataError: as for ``declared`` and ``joined``.
         """
         if old is None and new is None:
             return None
@@ -120,7 +120,7 @@ class Column:
         return self.joined([old, self.filled(num_new, like=old) if new is None else new])
 
     def to_arrays(self, values: Any) -> dict[str, np.ndarray]:  # noqa: ANN401 - as above
-        """Plain arrays by name, for a file."""
+        """Arrays by name, as a file stores them."""
         return {self.name: values}
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> Values:
@@ -138,27 +138,25 @@ class Column:
             and converted.dtype != array.dtype
             and (converted != array).any()
         ):
-            msg = f"{self.name}: values from {array.min()} to {array.max()} do not fit {converted.dtype}; give ids and versions of that type"
+            msg = f"{self.name}: values from {array.min()} to {array.max()} do not fit {converted.dtype}; give values in its range"
             raise DataError(msg)
         converted.setflags(write=False)
         return converted
 
 
 class RaggedColumn(Column):
-    """The declaration of a column of lists; a token that was given nothing has an empty one."""
+    """The declaration of a column of lists; the fill value is an empty list."""
 
     def declared(self, values: Any) -> Ragged:  # noqa: ANN401 - checked here
         """As ``Column.declared``."""
         if not isinstance(values, Ragged):
-            msg = (
-                f"{self.name} is a {type(values).__name__}: it has a list a token, so give a Ragged"
-            )
+            msg = f"{self.name} is a {type(values).__name__}, but it has one list per token; give a Ragged"
             raise DataError(msg)
         offsets = self._converted(np.asarray(values.offsets), np.int64)
         flat = self._converted(np.asarray(values.values), self.dtypes[0])
         is_whole = offsets.ndim == flat.ndim == 1 and len(offsets) > 0 and offsets[0] == 0
         if not (is_whole and offsets[-1] == len(flat) and (np.diff(offsets) >= 0).all()):
-            msg = f"{self.name}: offsets of shape {offsets.shape} over values of shape {flat.shape}: they must rise from 0 to the number of values"
+            msg = f"{self.name}: offsets of shape {offsets.shape} do not fit values of shape {flat.shape}; give offsets that rise from 0 to the number of values"
             raise DataError(msg)
         return Ragged(flat, offsets)
 
@@ -190,7 +188,7 @@ def column(
     is_ragged: bool = False,
     is_optional: bool = False,
 ) -> dict[str, Column]:
-    """A declaration, as the metadata of the dataclass field that holds the column. Arguments as the fields of ``Column``."""
+    """Metadata that declares a dataclass field as a column; for the arguments see ``Column``."""
     kind = RaggedColumn if is_ragged else Column
     return {_KEY: kind(dtypes=dtypes, fill=fill, axes=axes, is_optional=is_optional)}
 

@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out."""
+"""Requests to an engine, and its outputs."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -27,27 +27,6 @@ class FinishReason:
     """What happened, for ``abort``."""
 
 
-@dataclass(frozen=True)
-class WeightVersionSpan:
-    """Completion tokens ``[start, end)`` were sampled by weights ``version``."""
-
-    version: int
-    start: int
-    end: int
-
-
-def version_spans(versions: np.ndarray) -> tuple[WeightVersionSpan, ...]:
-    """Runs of equal versions, in order: they cover ``[0, len(versions))``."""
-    if not len(versions):
-        return ()
-    starts = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist()]
-    ends = [*starts[1:], len(versions)]
-    return tuple(
-        WeightVersionSpan(int(versions[start]), start, end)
-        for start, end in zip(starts, ends, strict=True)
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class GenerateRequest:
     """One prompt, as token ids, to be continued ``sampling_params.n`` times."""
@@ -55,9 +34,9 @@ class GenerateRequest:
     input_ids: tuple[int, ...]
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     rid: str = field(default_factory=_new_rid)
-    """Unique among live requests; the engine refuses a second live request of the same rid."""
+    """Unique among live requests; the engine refuses a second one with the same rid."""
     policy: str = ""
-    """Which of the generator's models continues it; empty for its only one."""
+    """The generator's model that continues it; empty for its only one."""
     adapter: str = ""
     """Name of the adapter on that model; empty for none."""
 
@@ -67,63 +46,52 @@ class GenerateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOutput:
-    """One completion. Arrays have one entry a sampled token, stop token included.
-
-    Invariants: ``len(output_ids) == len(output_log_probs) == len(kept_log_mass)``; the spans are
-    contiguous, ordered and cover ``[0, len(output_ids))``.
-    """
+    """One completion. Arrays of length C have one entry per sampled token, stop token included."""
 
     rid: str
     index: int
-    """Which of the request's n siblings, from 0."""
+    """Number of the completion within its request, from 0."""
     prompt_ids: np.ndarray
     """int32 [P]"""
     output_ids: np.ndarray
     """int32 [C]"""
     output_log_probs: np.ndarray
-    """float32 [C], nats: log_softmax(logits after penalties / T) at the drawn id, whole vocabulary."""
+    """float32 [C], nats: log_softmax(logits after penalties / temperature) at the drawn id, whole vocabulary."""
     kept_log_mass: np.ndarray
-    """float32 [C]: log of the mass of the tokens that could be drawn; 0 without truncation."""
+    """float32 [C]: log mass of the ids that could be drawn; 0 without truncation."""
     finish_reason: FinishReason
-    weight_versions: tuple[WeightVersionSpan, ...]
+    weight_version: np.ndarray
+    """int32 [C]: version of the weights that sampled the token."""
     seed: int
-    """The sampling seed that was used; sending it again gives the same tokens."""
+    """The sampling seed; the same request with this seed gives the same tokens."""
     num_cached_tokens: int = 0
     """Prompt tokens whose KV came from the prefix cache."""
     num_retractions: int = 0
     text: str | None = None
     """Decoded completion, stop string trimmed; None if the engine has no detokenizer."""
     kept_sets: Ragged | None = None
-    """C lists of int32 ids that could have been drawn, as ``Sample.kept_sets``; None if not recorded."""
+    """C int32 lists of the ids that could be drawn, as ``Sample.kept_sets``; None if not recorded."""
     routes: np.ndarray | None = None
-    """uint8 or uint16 [P + C - 1, L, k]: the experts of every token of prompt and completion but the last, which no draw
-    needed, as ``Sample.routes``; None for a dense model or if not recorded."""
-
-    @property
-    def versions(self) -> np.ndarray:
-        """int32 [C]: the version of each token; -1 outside every span."""
-        versions = np.full(len(self.output_ids), -1, np.int32)
-        for span in self.weight_versions:
-            versions[span.start : span.end] = span.version
-        return versions
+    """uint8 or uint16 [P + C - 1, L, k]: the experts of every token of prompt and completion but the last, as
+    ``Sample.routes``; None for a dense model or if not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionUpdate:
-    """A completion so far; each update repeats what came before it."""
+    """A completion so far, from its first token."""
 
     rid: str
     index: int
-    """Which of the request's n siblings."""
+    """Number of the completion within its request, from 0."""
     output_ids: np.ndarray
     """int32 [C]"""
     output_log_probs: np.ndarray
     """float32 [C], nats"""
     text: str | None
-    """Text that will not change any more: unfinished characters and possible beginnings of a stop
-    string are held back. None if the generator returns no text."""
+    """Final text: incomplete characters and possible beginnings of a stop string are held back. None if the generator
+    returns no text."""
     output: GenerateOutput | None
-    """The whole output, once the completion has ended."""
+    """The whole output if the completion has ended, else None."""
 
     @classmethod
     def ended(cls, output: GenerateOutput) -> "CompletionUpdate":

@@ -1,7 +1,8 @@
-"""The record: one trainable token sequence and everything known about it."""
+"""A sample: one trainable token sequence and everything known about it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -11,12 +12,7 @@ import numpy as np
 
 from zerogap.errors import DataError
 from zerogap.types.columns import Ragged, Values, column, columns_of
-from zerogap.types.generation import (
-    FinishReason,
-    GenerateOutput,
-    WeightVersionSpan,
-    version_spans,
-)
+from zerogap.types.generation import FinishReason, GenerateOutput
 from zerogap.types.outcome import Outcome
 
 
@@ -27,31 +23,40 @@ class Source(IntEnum):
     POLICY = 1
     ENVIRONMENT = 2
     DEMONSTRATION = 3
-    """Part of a reference answer: nobody sampled it, and it trains all the same."""
+    """Part of a reference answer: trains though it was not sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """Tokens ``[start, end)`` of a record: one completion of the policy, or a reference answer."""
+    """Tokens ``[start, end)`` of a sample: one completion of the policy, or a reference answer."""
 
     start: int
     end: int
     finish_reason: FinishReason = field(default_factory=lambda: FinishReason("stop"))
     seed: int = 0
-    """Of the turn's sampling noise; 0 where nothing was sampled."""
+    """Seed of the turn's sampling noise; 0 if nothing was sampled."""
+
+
+@dataclass(frozen=True)
+class WeightVersionSpan:
+    """Tokens ``[start, end)`` of a turn were sampled by weights ``version``."""
+
+    version: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
     """One trainable token sequence of length T, in columns.
 
-    A field declared with ``column`` has a row a token. ``append``, ``slice``, the check, storage and capsules read these
-    declarations, so a new column is a field and nothing else.
+    A field declared with ``column`` has one row per token. ``append``, ``slice``, the checks, storage and capsules read
+    these declarations, so a new column needs only a new field.
 
-    Only the policy's own sampled tokens carry a log-prob. They and the tokens of a reference answer may
-    train: ``loss_mask`` implies ``source == POLICY`` and a finite ``rollout_log_probs``, or
-    ``source == DEMONSTRATION``. Whatever was not sampled (a reference answer, a template's header, an
-    environment's reply) has NaN there and version -1; headers and replies have mask False.
+    Only tokens that the policy sampled have a log-prob. They and the tokens of a reference answer may train:
+    ``loss_mask`` implies ``source == POLICY`` and a finite ``rollout_log_probs``, or ``source == DEMONSTRATION``. A token
+    that was not sampled (of a reference answer, a template's header, an environment's reply) has log-prob NaN and
+    version -1; headers and replies have mask False.
 
     Example:
         A prompt, a turn, the environment's reply, and another turn:
@@ -61,44 +66,44 @@ class Sample:
     token_ids: np.ndarray = field(metadata=column(np.int32))
     """int32 [T]: prompt, policy and environment tokens in order."""
     source: np.ndarray = field(metadata=column(np.uint8))
-    """uint8 [T]: a ``Source`` a token."""
+    """uint8 [T]: the ``Source`` of each token."""
     loss_mask: np.ndarray = field(metadata=column(np.bool_))
-    """bool [T]: True exactly on the tokens, sampled or of a reference answer, that may train."""
+    """bool [T]: True exactly on the tokens that train, sampled or of a reference answer."""
     rollout_log_probs: np.ndarray = field(metadata=column(np.float32, fill=np.nan))
-    """float32 [T], nats, after temperature and penalties, whole vocabulary; NaN where not sampled."""
+    """float32 [T], nats, after temperature and penalties, over the whole vocabulary; NaN where not sampled."""
     kept_log_mass: np.ndarray = field(metadata=column(np.float32))
-    """float32 [T]: log mass of the set that could be drawn; 0 without truncation or where not sampled."""
+    """float32 [T]: log mass of the ids that could be drawn; 0 without truncation or where not sampled."""
     weight_version: np.ndarray = field(metadata=column(np.int32, fill=-1))
     """int32 [T]: version of the weights that sampled the token; -1 where not sampled."""
     kept_sets: Ragged | None = field(
         default=None,
         metadata=column(np.int32, is_ragged=True, is_optional=True),
     )
-    """int32 lists: ids that could have been drawn, rising, the drawn one among them. Empty where not sampled or
-    where the whole vocabulary could be drawn. None: nobody recorded them."""
+    """int32 lists: the ids that could be drawn, in rising order, including the drawn one. Empty where not sampled or
+    where the whole vocabulary could be drawn. None: not recorded."""
     routes: np.ndarray | None = field(
         default=None,
         metadata=column(np.uint8, np.uint16, axes=("layer", "choice"), is_optional=True),
     )
-    """uint8 or uint16 [T, L, k], the smaller one that holds the model's expert ids: the experts that computed a token's
-    hidden state, from which the next token is predicted. Rows from the last sampled token on mean nothing: no draw
-    needed them. None: a dense model, or nobody recorded them."""
+    """uint8 or uint16 [T, L, k], the smaller type that holds the model's expert ids: the experts that computed each
+    token's hidden state, which predicts the next token. Rows from the last sampled token on have no meaning, because
+    no draw used them. None: a dense model, or not recorded."""
     group_id: str
-    """Samples with one prompt share it; advantages are computed within it and nowhere else."""
+    """Shared by the samples of one prompt; advantages are computed within it."""
     rollout_id: str
     temperature: float = 1.0
-    """Temperature of sampling; log-probs are comparable only at the same one."""
+    """Sampling temperature; log-probs are comparable only at equal temperatures."""
     turns: tuple[Turn, ...] = ()
-    """In order and disjoint. Between them are the environment's tokens."""
+    """In order and disjoint, with the environment's tokens between them."""
     outcome: Outcome = Outcome.COMPLETED
     outcome_detail: str = ""
     """What failed, when the outcome is a failure."""
     reward: float | None = None
-    """None until scored; it stays None if the outcome is a failure. Of a demonstration: None, or where answers
-    are compared 1 for the preferred one and 0 for the other."""
+    """None until scored, and always None if the outcome is a failure. Of a demonstration: None, or where answers are
+    compared 1 for the preferred one and 0 for the other."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     text: str = ""
-    """What the policy wrote, decoded, for people and verifiers; never tokenised again."""
+    """The policy's text, decoded for people and verifiers; never tokenised again."""
 
     def __post_init__(self) -> None:
         for declared in SAMPLE_COLUMNS:
@@ -115,7 +120,7 @@ class Sample:
     def _check(self) -> None:
         lengths = {name: len(values) for name, values in self.columns.items()}
         if len(set(lengths.values())) != 1:
-            msg = f"rollout {self.rollout_id}: columns differ in length: {lengths}; every column needs one entry a token"
+            msg = f"rollout {self.rollout_id}: columns differ in length: {lengths}; give every column one entry per token"
             raise DataError(msg)
         for what, (where, remedy) in self._problems().items():
             if where.any():
@@ -124,11 +129,11 @@ class Sample:
                 raise DataError(msg)
         self._check_turns()
         if self.reward is not None and not (self.outcome.is_valid and np.isfinite(self.reward)):
-            msg = f"rollout {self.rollout_id}: reward {self.reward} with outcome {self.outcome}: only a completed or truncated rollout has a reward, and it is finite"
+            msg = f"rollout {self.rollout_id}: reward {self.reward} with outcome {self.outcome} is not allowed: only a completed or truncated rollout has a reward, which must be finite; leave the reward None"
             raise DataError(msg)
 
     def _problems(self) -> dict[str, tuple[np.ndarray, str]]:
-        """What must not be, where it is, bool [T], and what to do about it."""
+        """By fault: where it occurs, bool [T], and what to do about it."""
         is_demonstration = self.source == Source.DEMONSTRATION
         is_sampled = self.weight_version >= 0
         may_train = is_demonstration | ((self.source == Source.POLICY) & is_sampled)
@@ -136,7 +141,7 @@ class Sample:
         return {
             "a token of a reference answer with a weight version": (
                 is_demonstration & is_sampled,
-                "nobody sampled it, so give it version -1; a sampled token has source POLICY",
+                "it was not sampled, so give it version -1; a sampled token has source POLICY",
             ),
             "loss_mask on a token that the policy did not sample": (
                 self.loss_mask & ~may_train,
@@ -144,11 +149,11 @@ class Sample:
             ),
             "a sampled token without a finite rollout log-prob": (
                 is_sampled & ~np.isfinite(self.rollout_log_probs),
-                "without it no ratio can be formed; have the generator report log-probs",
+                "the loss needs it for the policy ratio; have the generator report log-probs",
             ),
             "a token that was not sampled but has a rollout log-prob": (
                 ~is_sampled & has_log_prob,
-                "no policy drew it; set the log-prob to NaN, or give the version that sampled it",
+                "set the log-prob to NaN, or give the version of the weights that sampled it",
             ),
             "a positive rollout log-prob": (
                 is_sampled & (self.rollout_log_probs > 0),
@@ -169,13 +174,13 @@ class Sample:
                 ~is_sampled & (num_kept > 0),
                 "nothing was drawn there; give it an empty set",
             ),
-            "a kept set without the token that was drawn from it": (
+            "a kept set without the drawn token": (
                 is_sampled & ~has_drawn & ((num_kept > 0) | (self.kept_log_mass < 0)),
                 "give every id that could be drawn, or leave kept_sets out",
             ),
-            "ids of a kept set that do not rise": (
+            "ids of a kept set that are not in rising order": (
                 np.bincount(row[1:][is_fall], minlength=len(self)) > 0,
-                "sort them and leave doubles out",
+                "sort them and remove duplicates",
             ),
         }
 
@@ -185,7 +190,7 @@ class Sample:
             source = self.source[turn.start : turn.end]
             is_written = (source == Source.POLICY) | (source == Source.DEMONSTRATION)
             if not (end <= turn.start <= turn.end <= len(self) and is_written.all()):
-                msg = f"rollout {self.rollout_id}: turn [{turn.start}, {turn.end}) of {len(self)} tokens: turns are in order, disjoint, and hold tokens of the policy or of a reference answer only"
+                msg = f"rollout {self.rollout_id}: turn [{turn.start}, {turn.end}) of {len(self)} tokens is not allowed: turns must be in order, disjoint, and hold only tokens of the policy or of a reference answer; correct its range or the tokens' source"
                 raise DataError(msg)
             end = turn.end
 
@@ -194,7 +199,7 @@ class Sample:
 
     @property
     def columns(self) -> dict[str, Values]:
-        """By name; optional ones that it does not have are left out."""
+        """Values by name, without optional columns that are absent."""
         found = {column.name: getattr(self, column.name) for column in SAMPLE_COLUMNS}
         return {name: values for name, values in found.items() if values is not None}
 
@@ -205,29 +210,35 @@ class Sample:
 
     @property
     def is_demonstration(self) -> bool:
-        """Whether it is a reference answer: nothing of it was sampled, so it has no gap and no staleness."""
+        """Whether it is a reference answer: not sampled, so without gap and staleness."""
         return bool((self.source == Source.DEMONSTRATION).any())
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Leading tokens written by the prompt."""
+        """Leading tokens with source PROMPT."""
         other = np.flatnonzero(self.source != Source.PROMPT)
         return int(other[0]) if len(other) else len(self)
 
     @property
     def num_completion_tokens(self) -> int:
-        """Tokens that the policy wrote, in all turns, or that are a reference answer; no environment's."""
+        """Tokens of the policy, in all turns, or of a reference answer; none of the environment."""
         return int(np.isin(self.source, (Source.POLICY, Source.DEMONSTRATION)).sum())
 
     def version_spans(self, turn: Turn) -> tuple[WeightVersionSpan, ...]:
-        """Which weights sampled which tokens of a turn, counted from its start; version -1: nobody."""
-        return version_spans(self.weight_version[turn.start : turn.end])
+        """Which weights sampled which tokens of a turn, counted from its start; version -1: not sampled."""
+        versions = self.weight_version[turn.start : turn.end]
+        ends = [*(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
+        return tuple(
+            WeightVersionSpan(int(versions[start]), start, end)
+            for start, end in itertools.pairwise([0, *ends])
+            if start < end
+        )
 
     @classmethod
     def of_prompt(
         cls, prompt_ids: Sequence[int] | np.ndarray, *, group_id: str, rollout_id: str, temperature: float = 1.0
     ) -> Sample:  # fmt: skip
-        """A record that has its prompt and no turn yet."""
+        """A sample with its prompt and no turn yet."""
         ids = np.asarray(prompt_ids, np.int64)
         filled: dict[str, Any] = {
             column.name: column.filled(len(ids))
@@ -239,7 +250,7 @@ class Sample:
 
     @classmethod
     def from_output(cls, output: GenerateOutput, *, group_id: str, temperature: float) -> Sample:
-        """The record of a prompt and its first turn; reward still open."""
+        """The sample of a prompt and its first turn, not yet scored."""
         prompt = cls.of_prompt(
             output.prompt_ids,
             group_id=group_id,
@@ -259,11 +270,11 @@ class Sample:
         reward: float | None = None,
         text: str = "",
     ) -> Sample:
-        """A reference answer: its tokens train, and no policy has drawn them.
+        """A reference answer: its tokens train, though no policy sampled them.
 
         Args:
-            prompt_ids: as the policy would be given them.
-            answer_ids: the answer's, with the token that ends it.
+            prompt_ids: the prompt as the policy would get it.
+            answer_ids: the answer, with the token that ends it.
             group_id: of the prompt.
             rollout_id: unique in the step.
             reward: None, or where answers are compared 1 for the preferred one and 0 for the other.
@@ -273,7 +284,7 @@ class Sample:
             DataError: the answer has no token.
         """
         if not len(answer_ids):
-            msg = f"rollout {rollout_id}: a reference answer without tokens has nothing to train on; give at least the token that ends it"
+            msg = f"rollout {rollout_id}: a reference answer without tokens cannot be trained on; give at least the token that ends it"
             raise DataError(msg)
         prompt = cls.of_prompt(prompt_ids, group_id=group_id, rollout_id=rollout_id)
         end = FinishReason("stop", matched=answer_ids[-1])
@@ -283,19 +294,19 @@ class Sample:
         return replace(answered, reward=reward, text=text)
 
     def append_output(self, output: GenerateOutput) -> Sample:
-        """A longer record: the turn that an engine generated behind all tokens so far.
+        """This sample with one more turn, which an engine generated after all tokens so far.
 
-        The prompt of the output is this whole record, so ids that were sampled before are never encoded again. Outcome
-        and text are brought up to date and the reward is open; an aborted turn fails the record.
+        The output's prompt is this whole sample, so sampled ids are never encoded again. Outcome and text are updated
+        and the reward is reset; an aborted turn fails the sample.
 
         Raises:
-            DataError: the record has failed, the output continues other ids, or its columns contradict each other.
+            DataError: the sample has failed, the output continues other ids, or its columns contradict each other.
         """
         if not self.outcome.is_valid:
-            msg = f"rollout {self.rollout_id} has failed ({self.outcome}: {self.outcome_detail}), so it has no further turn; keep it as it is"
+            msg = f"rollout {self.rollout_id} has failed ({self.outcome}: {self.outcome_detail}), so it cannot have a further turn; keep it as it is"
             raise DataError(msg)
         if not np.array_equal(output.prompt_ids, self.token_ids):
-            msg = f"rollout {self.rollout_id}: a turn behind {len(output.prompt_ids)} prompt ids is not behind this record's {len(self)} token ids; ask the generator to continue sample.token_ids"
+            msg = f"rollout {self.rollout_id}: the turn does not continue this sample: its {len(output.prompt_ids)} prompt ids are not the sample's {len(self)} token ids; have the generator continue sample.token_ids"
             raise DataError(msg)
         reason, num_new = output.finish_reason, len(output.output_ids)
         is_aborted = reason.kind == "abort"
@@ -307,7 +318,7 @@ class Sample:
             loss_mask=True,
             rollout_log_probs=output.output_log_probs,
             kept_log_mass=output.kept_log_mass,
-            weight_version=output.versions,
+            weight_version=output.weight_version,
             kept_sets=output.kept_sets,
         )
         if is_aborted:
@@ -324,18 +335,18 @@ class Sample:
         )
 
     def _routes_with(self, output: GenerateOutput) -> np.ndarray | None:
-        """Rows that earlier draws needed stay as they were drawn with; the output gives those behind them."""
+        """Earlier draws keep the rows they used; the output gives the rows after them."""
         drawn = np.flatnonzero(self.weight_version >= 0)
         if self.routes is None and output.routes is None:
             return None
         if output.routes is None or (self.routes is None and len(drawn)):
             who = "an earlier turn" if output.routes is None else "this turn"
-            msg = f"rollout {self.rollout_id}: only {who} has routes; every turn of a record must be sampled by a generator that records them, or none"
+            msg = f"rollout {self.rollout_id}: only {who} has routes; sample every turn with a generator that records them, or none"
             raise DataError(msg)
         routes = _COLUMN["routes"]
         given, num_tokens = routes.declared(output.routes), len(self) + len(output.output_ids)
         if len(given) != max(0, num_tokens - 1):
-            msg = f"rollout {self.rollout_id}: {len(given)} rows of routes for {num_tokens} tokens of prompt and completion; every token but the last needs one"
+            msg = f"rollout {self.rollout_id}: {len(given)} rows of routes do not fit {num_tokens} tokens of prompt and completion; give one row for every token but the last"
             raise DataError(msg)
         known = int(drawn[-1]) if len(drawn) else 0
         own = [] if self.routes is None else [self.routes[:known]]
@@ -351,15 +362,15 @@ class Sample:
         seed: int = 0,
         **columns: Any,  # noqa: ANN401 - arrays, lists, Ragged or one number
     ) -> Sample:
-        """A longer record.
+        """This sample with more tokens.
 
         Args:
             token_ids: the new tokens.
             source: who wrote them.
-            finish_reason: given if they are a turn.
-            seed: of the turn's noise.
-            **columns: rows of the new tokens by column, or one number for all of them; a column that is not given has its
-                fill value there (not sampled, does not train).
+            finish_reason: why they ended, if they are a turn.
+            seed: of the turn's sampling noise.
+            **columns: rows of the new tokens by column, or one number for all of them; other columns get their fill
+                value (not sampled, does not train).
 
         Raises:
             DataError: the columns contradict each other.
@@ -370,9 +381,9 @@ class Sample:
         return replace(self, **grown, turns=turns)
 
     def _extended(self, num_new: int, **given: object) -> dict[str, Any]:
-        """Every column with so many tokens more."""
+        """Every column with ``num_new`` more tokens."""
         if unknown := given.keys() - _COLUMN.keys():
-            msg = f"a record has no columns {sorted(unknown)}; it has {list(_COLUMN)}"
+            msg = f"a sample has no columns {sorted(unknown)}; use {list(_COLUMN)}"
             raise TypeError(msg)
         return {
             column.name: column.extended(
@@ -386,7 +397,7 @@ class Sample:
         return (*self.turns, turn)
 
     def slice(self, start: int, end: int) -> Sample:
-        """Tokens ``[start, end)`` with all their columns; turns are cut to it."""
+        """Tokens ``[start, end)`` with all their columns; turns are cut to this range."""
         start, end, _ = slice(start, end).indices(len(self))
         columns: dict[str, Any] = {name: values[start:end] for name, values in self.columns.items()}
         cut = (
@@ -401,7 +412,7 @@ class Sample:
         return self.slice(0, length)
 
     def failed(self, outcome: Outcome, detail: str) -> Sample:
-        """The same sample with an invalid outcome, no reward, and nothing to train."""
+        """This sample with an invalid outcome, without a reward, and with no token that trains."""
         return replace(
             self,
             outcome=outcome,
@@ -411,7 +422,7 @@ class Sample:
         )
 
     def scored(self, reward: float, parts: Mapping[str, float] | None = None) -> Sample:
-        """The same sample with its reward."""
+        """This sample with its reward."""
         return replace(self, reward=float(reward), reward_parts=dict(parts or {}))
 
 
@@ -430,5 +441,5 @@ class Group:
     def __post_init__(self) -> None:
         strangers = [s.rollout_id for s in self.samples if s.group_id != self.group_id]
         if strangers:
-            msg = f"group {self.group_id} was given samples of other groups: {strangers}"
+            msg = f"group {self.group_id} was given samples of other groups: {strangers}; put each into the group that its group_id names"
             raise DataError(msg)

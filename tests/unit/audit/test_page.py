@@ -12,7 +12,7 @@ HOSTILE = "</span></script><script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def audit(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    """Of a step in which one log-prob was changed by a sixteenth."""
+    """The audit of a step in which one log-prob was changed by a sixteenth."""
     folder = copy_without(recorded, tmp_path_factory.mktemp("audited") / "run")
     change_column(folder, 2, "rollout_log_probs", lambda column: column.__setitem__(5, column[5] - 0.0625))  # fmt: skip
     return audit_step(folder, step=2, quiet=True)

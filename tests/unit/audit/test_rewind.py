@@ -144,7 +144,7 @@ WEIGHED = replace(AS_RECIPE, corrections=CorrectionsConfig(weight=WeightCorrecti
 
 
 def make_the_first_unlikely(log_probs: np.ndarray) -> None:
-    log_probs[:11] -= 5  # of the first rollout; no loss looks at it, but for importance weights
+    log_probs[:11] -= 5  # of the first rollout; only importance weights use it
 
 
 @pytest.mark.parametrize("settings", [AS_RECIPE, BLAS, WEIGHED], ids=["recipe", "products", "corrections"])  # fmt: skip
@@ -160,7 +160,7 @@ def test_a_step_trains_again_as_it_was_recorded_to(
     if settings == AS_RECIPE:
         assert rewind(RecordedRun(folder), 1, progress=QUIET).is_proven
         return
-    # The run did not train so: what is claimed here gives other weights.
+    # The run did not train like this: the claimed settings give other weights.
     with pytest.raises(CheckpointError, match="retraining step 1 gave different weights"):
         rewind(RecordedRun(folder), 1, progress=QUIET)
 

@@ -88,7 +88,7 @@ def test_tokens_of_an_older_version_are_scored_with_its_weights(recorded: Path, 
     audit = audit_step(folder, step=4, quiet=True)
     assert audit.entry.num_unattributed == 0
     largest = open_max(audit)
-    # Version 3 sampled them: scored with version 1 they are off, and the present weights put that right.
+    # Version 3 sampled them: scores by version 1 differ, those by the present weights do not.
     assert largest["staleness"] > 0
     assert largest["numbers"] == pytest.approx(largest["staleness"])
     assert max(abs(t.gap) for t in worst_tokens(audit.samples, 1)) == 0

@@ -23,19 +23,19 @@ from zerogap.capsule import replay as replaying
 from zerogap.capsule.file import write_capsule
 from zerogap.errors import CheckpointError
 from zerogap.rollout import save_rollouts
-from zerogap.types import Sample, Source, WeightVersionSpan
+from zerogap.types import Sample, Source
 
 
 @pytest.fixture(scope="module")
 def capsule(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of step 3."""
+    """A capsule of step 3."""
     path = tmp_path_factory.mktemp("capsules") / "step3.zip"
     make_capsule(recorded, path, step=3, quiet=True)
     return path
 
 
 def changed(capsule: Path, to: Path, member: str, change: Callable[[bytes], bytes | None]) -> Path:
-    """A copy in which one member is another, or left out."""
+    """A copy with one member changed or left out."""
     with zipfile.ZipFile(capsule) as old, zipfile.ZipFile(to, "w") as new:
         for name in old.namelist():
             content = old.read(name)
@@ -57,7 +57,7 @@ def test_a_replay_gives_the_same_bits_as_the_run(capsule: Path):
 
 
 def test_equal_numbers_with_one_other_gradient_are_not_the_same_bits(capsule: Path):
-    """Two elements that change places leave loss and norms as they are."""
+    """Swapping two elements changes neither loss nor norms."""
     replay = replay_capsule(capsule, quiet=True)
     tensors = dict(replay.found.tensors) | {"norm.weight": "0" * 32}
     other = replace(replay, found=replace(replay.found, tensors=tensors))
@@ -74,7 +74,7 @@ def test_a_capsule_says_what_is_in_it(capsule: Path):
 
 
 def test_everything_a_record_can_hold_comes_back(capsule: Path, tmp_path: Path):
-    """Several turns with an environment between them, kept sets and routes; alone in the file as among plain records."""
+    """Several turns with an environment between them, kept sets and routes; alone in the file or among plain samples."""
     read = read_capsule(capsule)
     samples = [*read.samples, two_turns()]
     save_rollouts(tmp_path / "step", samples)
@@ -89,7 +89,7 @@ def two_turns() -> Sample:
         rows = np.arange((len(prompt_ids) + 1) * 6, dtype=np.uint16).reshape(-1, 3, 2)
         return make_output(
             prompt_ids=prompt_ids,
-            weight_versions=(WeightVersionSpan(version, 0, 1), WeightVersionSpan(version + 1, 1, 2)),
+            weight_version=np.array([version, version + 1]),
             kept_log_mass=np.full(2, -0.1, np.float32),
             kept_sets=ragged([[3, 98], [257]]),
             routes=rows,
@@ -130,7 +130,7 @@ def test_other_weights_give_other_bits_and_are_named(capsule: Path, tmp_path: Pa
     assert replay.other_weights == ("layers.1.o.weight",)
     assert len(replay.other_gradients) > 1
     lines = "\n".join(describe_replay(replay))
-    assert "1 tensor (layers.1.o.weight) of 18 are not those of the capsule" in lines
+    assert "1 tensor (layers.1.o.weight) of 18 differ from the capsule's" in lines
     assert "NOT the same bits: the gradients of" in lines
 
 
@@ -168,12 +168,14 @@ def test_weights_of_another_model_are_noticed(recorded: Path, tmp_path: Path):
     config = json.loads((trained / "config.json").read_text())
     other = copy_without(trained, tmp_path / "other")
     (other / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-5}))
-    with pytest.raises(CheckpointError, match="another architecture"):
+    with pytest.raises(CheckpointError, match="does not have the capsule's architecture"):
         replay_capsule(path, model=str(other), quiet=True)
 
 
 def test_a_model_that_nothing_would_read_is_refused(capsule: Path):
-    with pytest.raises(CheckpointError, match=r"--model elsewhere: .* leave it out"):
+    with pytest.raises(
+        CheckpointError, match=r"--model elsewhere would not be used: .* leave --model out"
+    ):
         replay_capsule(capsule, model="elsewhere", quiet=True)
 
 
@@ -193,7 +195,7 @@ def test_another_kind_of_machine_is_told_and_compared_within_rounding(
     lines = "\n".join(describe_replay(replay))
     assert "of another kind (processor" in lines
     assert "is abacus" in lines
-    assert "other code: commit" in lines
+    assert "code differs: commit" in lines
     assert lines.endswith("the same bits, though none were promised")
     nearly = replace(replay, found=replace(replay.found, loss=replay.found.loss + 1e-7))
     assert list(describe_replay(nearly))[-1] == "equal within rounding"
@@ -215,8 +217,8 @@ def test_a_fault_is_seen_on_another_kind_of_machine_too(
         ("capsule.json", lambda content: None, "cannot be read as a capsule"),
         ("weights.safetensors", lambda content: content[:-9], "cannot be read as a capsule"),
         ("rollouts/columns.safetensors", lambda content: b"", "cannot be read as a capsule"),
-        ("capsule.json", lambda content: content.replace(b'"format": 2', b'"format": 7'), "of format 7"),
-        ("config.json", lambda content: content.replace(b'"seed"', b'"sead"'), "recipe is none of this version"),
+        ("capsule.json", lambda content: content.replace(b'"format": 2', b'"format": 7'), "has capsule format 7"),
+        ("config.json", lambda content: content.replace(b'"seed"', b'"sead"'), "this version of zerogap cannot read the capsule's recipe"),
     ],
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_an_error_that_says_so(

@@ -1,4 +1,4 @@
-"""A policy of two layers with the byte tokenizer, what it generated, and nothing that a test could leave behind."""
+"""A policy of two layers with the byte tokenizer, and what it generated; tests leave no trace on them."""
 
 import pytest
 from helpers.recipes import TINY_POLICY, run_config

@@ -1,4 +1,4 @@
-"""Each check keeps what is true and must not keep a planted fault."""
+"""Each check passes what is true and must fail on a planted fault."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_a_ratio_next_to_1_is_noticed(subjects, samples):
 
 
 class CompanyMatters(PackedAttention):
-    """Its result depends on how many rows are computed together."""
+    """Its result depends on the number of rows computed together."""
 
     def __call__(self, layer, q_TNH, k_TKH, v_TKH):
         return super().__call__(layer, q_TNH * (1 + 1e-3 / len(q_TNH)), k_TKH, v_TKH)
@@ -173,7 +173,7 @@ def test_a_gradient_that_is_not_finite_is_noticed():
 
 
 class IgnoresVersions(Engine):
-    """Reads the new weights and goes on counting under the old number."""
+    """Reads the new weights but reports the old version."""
 
     def _use_version(self, version):
         if version == 2:
@@ -181,22 +181,17 @@ class IgnoresVersions(Engine):
 
 
 class KeepsPages(Engine):
-    """Counts the version and goes on reading keys of the old weights."""
+    """Reports the new version but reads keys of the old weights."""
 
     def _use_version(self, version):
         self._loop.weight_version = version
 
 
 class TurnsVersionsAround(Engine):
-    """Gives the tokens of a completion the version numbers of its other end."""
+    """Reverses the version numbers of a completion's tokens."""
 
     def generate(self, requests, **named):
-        return [replace(o, weight_versions=_turned(o.weight_versions)) for o in super().generate(requests, **named)]  # fmt: skip
-
-
-def _turned(spans):
-    end = spans[-1].end if spans else 0
-    return tuple(replace(s, start=end - s.end, end=end - s.start) for s in reversed(spans))
+        return [replace(o, weight_version=o.weight_version[::-1]) for o in super().generate(requests, **named)]  # fmt: skip
 
 
 def versions(subjects, requests, kind=Engine, *, publishes=True, weight=None):

@@ -15,7 +15,7 @@ from zerogap.run.policy import load_policy
 
 
 def folder_of(subjects, samples, **changes) -> ModelFolder:
-    """The honest one, in which our own scores stand for transformers'."""
+    """A correct one; our own scores stand in for transformers'."""
 
     def load(folder):
         policy = load_policy(ModelSection(path=str(folder)), seed=0)
@@ -103,7 +103,7 @@ def test_transformers_that_computes_another_model_is_noticed(subjects, requests,
 
 
 class RemembersPages(Engine):
-    """Gives memory back and still believes in what was there."""
+    """Releases memory but still uses the old pages."""
 
     def release_memory_occupation(self):
         for tensor in (self._runner._k_LPKHS, self._runner._v_LPKSH):

@@ -49,7 +49,7 @@ def _step(rid, index, text, *, ended=None):
         output_log_probs=log_probs,
         kept_log_mass=log_probs,
         finish_reason=FinishReason(ended or "stop"),
-        weight_versions=(),
+        weight_version=ids * 0,
         seed=11,
         text=text,
     )

@@ -1,4 +1,4 @@
-"""Impossible combinations are refused when a config is made."""
+"""A config refuses impossible combinations when it is created."""
 
 import pytest
 from helpers.recipes import run_config, run_tree
@@ -154,7 +154,7 @@ def test_every_field_is_documented():
 
 
 def test_toml_can_say_every_value():
-    # TOML has no none, so a default that is not none could never be undone by a nullable field.
+    # TOML has no none, so a nullable field whose default is not none could never be set to none.
     stuck = [
         f"{section.__name__}.{name}"
         for section, name, field in _fields(RunConfig)

@@ -4,7 +4,7 @@ from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer, mergin
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import AnswerEncoder, PromptEncoder, PromptItem, Tokenizer, byte_tokenizer
 from zerogap.errors import DataError
 
@@ -82,7 +82,7 @@ def with_end(tokenizer):
 
 
 def spacing_tokenizer():
-    """Like SentencePiece: a text begins with a space that is not there."""
+    """Like SentencePiece: adds a space at the start of a text."""
     pieces = {"\u2581": 0, "a": 1, "b": 2, "?": 3}
     backend = tokenizers.Tokenizer(models.BPE(vocab=pieces, merges=[], unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")

@@ -1,7 +1,7 @@
 import pytest
 from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import PromptEncoder, PromptItem, byte_tokenizer, check_prompt_lengths
 from zerogap.errors import DataError
 
@@ -53,7 +53,7 @@ def test_an_item_has_one_form():
 def test_prompts_that_do_not_fit_are_found_before_the_run():
     items = [PromptItem(item_id=str(k), question="a" * k) for k in range(1, 20)]
     encode = PromptEncoder(byte_tokenizer(), PromptConfig(chat=False))
-    assert check_prompt_lengths(items, encode, max_prompt_tokens=20) == 20
+    check_prompt_lengths(items, encode, max_prompt_tokens=20)
     with pytest.raises(DataError, match=r"9 of 19 prompts do not fit: 11 \(12 tokens\)"):
         check_prompt_lengths(items, encode, max_prompt_tokens=11)
 

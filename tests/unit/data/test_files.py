@@ -1,6 +1,6 @@
 import pytest
 
-from zerogap.config.data import JsonlData, ParquetData
+from zerogap.config import FileData
 from zerogap.data import build_prompt_sets
 from zerogap.data.files import Fields, load_jsonl
 from zerogap.errors import DataError
@@ -92,12 +92,12 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_the_last_lines_are_held_out(tmp_path):
     path = write(tmp_path, *(f'{{"prompt": "q{k}"}}' for k in range(5)))
-    sets = build_prompt_sets(JsonlData(kind="jsonl", path=str(path), eval_size=2, shuffle=False))
+    sets = build_prompt_sets(FileData(kind="jsonl", path=str(path), eval_size=2, shuffle=False))
     assert [i.question for i in sets.train] == ["q0", "q1", "q2"]
     assert [i.question for i in sets.evaluation] == ["q3", "q4"]
     assert not sets.shuffle
     with pytest.raises(DataError, match="none is left to train on"):
-        build_prompt_sets(JsonlData(kind="jsonl", path=str(path), eval_size=5))
+        build_prompt_sets(FileData(kind="jsonl", path=str(path), eval_size=5))
 
 
 def test_parquet_rows_are_prompts(tmp_path):
@@ -106,7 +106,7 @@ def test_parquet_rows_are_prompts(tmp_path):
 
     table = pa.table({"prompt": ["a", "b"], "answer": [1, 2], "level": ["x", "y"]})
     parquet.write_table(table, tmp_path / "d.parquet")
-    config = ParquetData(kind="parquet", path=str(tmp_path / "d.parquet"), answer_field="answer")
+    config = FileData(kind="parquet", path=str(tmp_path / "d.parquet"), answer_field="answer")
     train = build_prompt_sets(config).train
     assert [(i.question, i.answer, i.metadata) for i in train] == [
         ("a", "1", {"level": "x"}),

@@ -1,4 +1,4 @@
-"""A tokenizer trained here, stored as GGUF metadata the way llama.cpp does, has to come back as it was."""
+"""A tokenizer trained here and stored as GGUF metadata, as llama.cpp does, must come back unchanged."""
 
 import json
 
@@ -8,7 +8,7 @@ from helpers.gguf_vocabulary import CUTS, TEXTS, save_as_gguf, trained_tokenizer
 from helpers.planted_fault import planted_fault
 
 from zerogap.data import Tokenizer, write_tokenizer_files
-from zerogap.errors import DataError
+from zerogap.errors import DataError, ModelError
 
 
 @pytest.mark.parametrize("pre", CUTS)
@@ -107,7 +107,7 @@ def test_a_vocabulary_of_another_kind_is_refused(tmp_path, changes, named):
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):
     (tmp_path / "v.gguf").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="cannot be read as GGUF"):
+    with pytest.raises(ModelError, match="cannot be read as GGUF"):
         write_tokenizer_files(tmp_path / "v.gguf", tmp_path)
 
 

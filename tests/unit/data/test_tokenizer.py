@@ -9,7 +9,7 @@ from helpers.chat_tokenizers import LLAMA3_LIKE_TEMPLATE, chat_tokenizer, mergin
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import (
     PromptEncoder,
     PromptItem,
@@ -74,7 +74,7 @@ def test_chat_has_one_bos_whether_the_template_or_the_tokenizer_adds_it(spells_b
 
 
 def test_tokenising_a_rendered_template_the_usual_way_would_give_two_bos():
-    # The trap that the test above is about (OpenRLHF#393): it must be awake.
+    # The trap of the test above (OpenRLHF#393) must exist.
     tokenizer = chat_tokenizer(LLAMA3_LIKE_TEMPLATE)
     assert tokenizer._hf(tokenizer.render_chat(MESSAGES)).input_ids[:2] == [256, 256]
 
@@ -86,7 +86,7 @@ def test_a_model_without_bos_gets_none():
 
 
 def test_a_template_that_starts_with_the_bos_token_keeps_it_though_the_tokenizer_adds_none():
-    # SmolLM2: its bos token is <|im_start|>, with which each message begins.
+    # SmolLM2: its BOS token is <|im_start|>, which begins each message.
     ids = chat_tokenizer(LLAMA3_LIKE_TEMPLATE, adds_bos=False).apply_chat_template(MESSAGES)
     assert ids[:2] != [256, 256]
     assert ids[0] == 256

@@ -166,8 +166,7 @@ def test_tokens_carry_the_version_of_the_weights_that_drew_them():
     runner.weight_version = 9
     core.set_weight_version(9)
     (output,) = run_until_idle(core)
-    spans = [(span.version, span.start, span.end) for span in output.weight_versions]
-    assert spans == [(0, 0, 4), (3, 4, 6), (9, 6, 12)]
+    assert output.weight_version.tolist() == [0] * 4 + [3] * 2 + [9] * 6
 
 
 def test_nothing_computed_by_old_weights_is_shared_with_new_ones():
@@ -197,7 +196,7 @@ def test_a_prompt_half_computed_by_old_weights_starts_again():
     core.set_weight_version(1)
     outputs = run_until_idle(core)
     assert len(outputs) == 3
-    assert all(o.weight_versions[0].version == 1 for o in outputs)
+    assert all(o.weight_version[0] == 1 for o in outputs)
     assert runner.num_rows == 16 + len(PROMPT)
     assert core.stats.num_recomputed_tokens == 16
 
@@ -209,8 +208,7 @@ def test_siblings_that_have_not_forked_yet_compute_the_prompt_with_the_new_weigh
     runner.weight_version = 1
     core.set_weight_version(1)
     outputs = run_until_idle(core)
-    spans = [[(s.version, s.start, s.end) for s in o.weight_versions] for o in outputs]
-    assert spans == [[(0, 0, 1), (1, 1, 3)], [(1, 0, 3)]]
+    assert [o.weight_version.tolist() for o in outputs] == [[0, 1, 1], [1, 1, 1]]
     assert runner.num_rows == 2 * len(PROMPT) + 4
 
 
@@ -240,7 +238,7 @@ def test_only_a_prompt_without_new_tokens_ends_with_none():
     core.add_request(make_request("a", max_new_tokens=0))
     (output,) = run_until_idle(core)
     assert (output.finish_reason.kind, len(output.output_ids)) == ("length", 0)
-    assert output.weight_versions == ()
+    assert output.weight_version.tolist() == []
     assert runner.num_rows == len(PROMPT)
 
 

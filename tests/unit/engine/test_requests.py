@@ -1,9 +1,8 @@
-import numpy as np
 import pytest
 
 from zerogap.engine.requests import Limits, check_request, open_request, open_score
 from zerogap.errors import InvalidRequest, RequestTooLong
-from zerogap.types import GenerateRequest, SamplingParams, WeightVersionSpan, version_spans
+from zerogap.types import GenerateRequest, SamplingParams
 
 
 def limits(**changes) -> Limits:
@@ -82,13 +81,3 @@ def test_plain_sampling_has_no_edits():
 def test_scores_start_where_something_precedes(start):
     with pytest.raises(InvalidRequest, match=rf"start = {start}"):
         open_score((1, 2, 3, 4), start=start, temperature=1.0, limits=limits(), arrival=0)
-
-
-def test_version_spans_cover_the_completion_and_merge_equal_neighbours():
-    spans = version_spans(np.array([3, 3, 4, 7, 7, 7]))
-    assert spans == (
-        WeightVersionSpan(3, 0, 2),
-        WeightVersionSpan(4, 2, 3),
-        WeightVersionSpan(7, 3, 6),
-    )
-    assert version_spans(np.array([], np.int32)) == ()

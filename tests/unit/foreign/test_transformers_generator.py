@@ -108,8 +108,7 @@ def test_an_end_token_ends_a_completion_and_is_part_of_it():
         is_end = np.isin(output.output_ids, (EOS, *stops))
         assert is_end[:-1].sum() == 0
         assert is_end[-1] == (output.finish_reason.kind == "stop")
-        (span,) = output.weight_versions
-        assert (span.version, span.start, span.end) == (3, 0, len(output.output_ids))
+        assert output.weight_version.tolist() == [3] * len(output.output_ids)
 
 
 def test_ids_past_the_tokenizer_are_never_drawn():
@@ -125,7 +124,7 @@ def test_new_weights_are_another_version_and_other_numbers():
     before = generated(engine, [request(prompt(9))])[0]
     publish(engine, tiny_model(seed=2), 4)
     after = generated(engine, [request(prompt(9))])[0]
-    assert after.weight_versions[0].version == 4
+    assert after.weight_version[0] == 4
     assert after.output_log_probs.tolist() != before.output_log_probs.tolist()
 
 

@@ -1,4 +1,4 @@
-"""Choices of a forward pass: made once, repeated by whoever comes again, whatever the way there."""
+"""Choices of a forward pass: the first pass makes them, every later one repeats them."""
 
 from dataclasses import replace
 

@@ -20,7 +20,7 @@ def test_every_tensor_arrives_dequantised_in_its_place(tmp_path, family, is_tied
     kinds = ("Q8_0", "Q4_1", "F32", "Q4_0", "F16", "BF16")
     expected = write_model_gguf(tmp_path / "m.gguf", model, matrices=kinds)
     loaded = load_model(tmp_path / "m.gguf")
-    assert loaded.config == model.config
+    assert loaded.model.config == model.config
     assert loaded.path == tmp_path / "m.gguf"
     EXACT.check(dict(hf_tensors(loaded.model)), expected)
     with planted_fault("the quantisation is not seen"):
@@ -30,7 +30,7 @@ def test_every_tensor_arrives_dequantised_in_its_place(tmp_path, family, is_tied
 def test_numbers_come_back_as_they_were_meant(tmp_path):
     model = tiny_model(rms_norm_eps=1e-5, rope_theta=100000.0, eos_token_ids=(2, 7, 9), **SIZES)
     write_model_gguf(tmp_path / "m.gguf", model)
-    config = load_model(tmp_path / "m.gguf").config
+    config = load_model(tmp_path / "m.gguf").model.config
     assert config.rms_norm_eps == 1e-5
     assert config.rope_theta == 100000.0
     assert config.eos_token_ids == (2, 7, 9)
@@ -40,7 +40,7 @@ def test_linear_rope_scaling_is_read(tmp_path):
     model = tiny_model(rope_scaling=RopeScaling("linear", 4.0), **SIZES)
     metadata = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
     write_model_gguf(tmp_path / "m.gguf", model, metadata=metadata)
-    assert load_model(tmp_path / "m.gguf").config == model.config
+    assert load_model(tmp_path / "m.gguf").model.config == model.config
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
@@ -49,7 +49,7 @@ def test_llama3_rope_scaling_is_found_again_from_its_divisors(tmp_path, factor):
     model = tiny_model(rope_scaling=scaling, rope_theta=500000.0, head_dim=64, **SIZES)
     divisors = inverse_frequencies(64, 500000.0, None) / inverse_frequencies(64, 500000.0, scaling)
     write_model_gguf(tmp_path / "m.gguf", model, extra={"rope_freqs.weight": divisors})
-    assert load_model(tmp_path / "m.gguf").config == model.config
+    assert load_model(tmp_path / "m.gguf").model.config == model.config
     write_model_gguf(tmp_path / "m.gguf", model, extra={"rope_freqs.weight": divisors * 1.01})
     with pytest.raises(ModelError, match=r"rope_freqs.weight .*not llama3"):
         load_model(tmp_path / "m.gguf")

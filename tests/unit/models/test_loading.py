@@ -123,10 +123,10 @@ def test_end_ids_come_from_both_files(folder):
     content |= {"eos_token_id": [2, 11], "temperature": 0.7}
     (folder / "generation_config.json").write_text(json.dumps(content))
     loaded = load_model(folder)
-    assert loaded.eos_token_ids == (2, 11)
+    assert loaded.model.config.eos_token_ids == (2, 11)
     assert loaded.generation["temperature"] == 0.7
     (folder / "generation_config.json").unlink()
-    assert load_model(folder).eos_token_ids == (2,)
+    assert load_model(folder).model.config.eos_token_ids == (2,)
 
 
 def test_a_bf16_model_rounds_once_what_it_loads(folder):

@@ -1,4 +1,4 @@
-"""While a model is loaded, its weights and a small piece are in memory: measured in a process of its own."""
+"""Loading a model needs memory for its weights and a small piece, measured in a separate process."""
 
 import subprocess
 import sys

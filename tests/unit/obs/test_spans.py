@@ -4,7 +4,7 @@ from zerogap.obs import Spans
 
 
 class TickingClock:
-    """Advances one second a call."""
+    """Advances one second per call."""
 
     now_s = 0.0
 

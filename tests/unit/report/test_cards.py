@@ -1,9 +1,10 @@
+import numpy as np
 from helpers.run_folder import kept_sample
 from helpers.samples import make_output
 
 from zerogap.report.cards import build_cards, describe_ranking
 from zerogap.report.rollouts import KeptRollout, rank
-from zerogap.types import FinishReason, Outcome, Source, WeightVersionSpan
+from zerogap.types import FinishReason, Outcome, Source
 
 
 def kept(sample, *, step=1):
@@ -54,7 +55,7 @@ def test_every_turn_tells_its_own_versions_seed_and_end():
     asked = first.append([8, 9, 10], source=Source.ENVIRONMENT)
     second = make_output(
         prompt_ids=asked.token_ids,
-        weight_versions=(WeightVersionSpan(4, 0, 1), WeightVersionSpan(6, 1, 2)),
+        weight_version=np.array([4, 6]),
         finish_reason=FinishReason("length"),
         seed=9,
     )

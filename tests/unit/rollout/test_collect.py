@@ -7,7 +7,7 @@ from helpers.fake_generator import FakeGenerator
 from helpers.samples import make_output
 
 from zerogap.algorithms import group_advantages
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import PromptEncoder, PromptItem, byte_tokenizer
 from zerogap.errors import DataError, EngineError, GenerationFailed, RewardFailed
 from zerogap.rollout import (
@@ -182,7 +182,7 @@ def test_a_failed_member_does_not_move_its_siblings_baseline():
         aborted = FinishReason("abort")
         return replace(
             output, output_ids=empty, output_log_probs=none, kept_log_mass=none,
-            weight_versions=(), finish_reason=aborted,
+            weight_version=empty, finish_reason=aborted,
         )  # fmt: skip
 
     samples = (

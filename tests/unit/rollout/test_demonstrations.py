@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from helpers.planted_fault import assert_notices
 
-from zerogap.config.prompt import PromptConfig
+from zerogap.config.data import PromptConfig
 from zerogap.data import AnswerEncoder, PromptEncoder, PromptItem, byte_tokenizer
 from zerogap.errors import DataError
 from zerogap.rollout import Demonstrations

@@ -135,7 +135,7 @@ def test_optional_columns_are_written_for_the_samples_that_have_them(tmp_path):
 def test_routes_of_two_models_are_not_saved_together(tmp_path):
     routed = routed_sample()
     other = replace(routed, routes=routed.routes.astype(np.uint8))
-    with pytest.raises(DataError, match="routes cannot be joined: types and row shapes differ"):
+    with pytest.raises(DataError, match="routes cannot be joined: types or row shapes differ"):
         save_rollouts(tmp_path / "s", [routed, other])
 
 
@@ -153,9 +153,9 @@ def edit_columns(folder, **changes):
         ({"token_ids": None}, "value is missing or has another type .*token_ids.*damaged"),
         ({"kept_sets.values": None}, "value is missing or has another type .*kept_sets.values"),
         ({"routes": np.zeros((3, 3, 2), np.uint16)}, "routes has 3 rows for 4 tokens"),
-        ({"kept_sets.values": np.arange(5, dtype=np.int32)}, "must rise from 0 to the number of values"),
-        ({"routes": np.zeros((4, 3, 2), np.int64)}, "routes of int64: it must be one of"),
-        ({"kept_sets.offsets": np.array([0, 0, 0, 3, 4])}, "kept set without the token that was drawn"),
+        ({"kept_sets.values": np.arange(5, dtype=np.int32)}, "give offsets that rise from 0 to the number of values"),
+        ({"routes": np.zeros((4, 3, 2), np.int64)}, "routes has type int64, but must have one of"),
+        ({"kept_sets.offsets": np.array([0, 0, 0, 3, 4])}, "kept set without the drawn token"),
     ],
 )  # fmt: skip
 def test_a_file_of_another_layout_is_refused(tmp_path, changes, problem):

@@ -34,7 +34,7 @@ def test_a_reference_answer_trains_without_having_been_sampled():
 
 
 def test_an_answer_without_tokens_is_refused():
-    with pytest.raises(DataError, match="without tokens has nothing to train on; give at least"):
+    with pytest.raises(DataError, match="without tokens cannot be trained on; give at least"):
         Sample.demonstration((1,), (), group_id="g", rollout_id="g/0")
 
 

@@ -101,7 +101,7 @@ def test_a_lag_serves_the_weights_of_that_many_versions_before(lag):
         assert published.fingerprint == digests[version]
         assert published.digest.hex == engine.digest().hex == digests[served]
         (output,) = engine.generate([request()])
-        assert output.weight_versions[0].version == served
+        assert output.weight_version[0] == served
         assert versions.digest_of(served) == digests[served]
         assert (version in versions) == (version == served)
 

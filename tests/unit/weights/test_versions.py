@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerogap.errors import UnknownWeightVersion, WeightSyncError
-from zerogap.types import Sample, Source, WeightVersionSpan
+from zerogap.types import Sample, Source
 from zerogap.weights import WeightVersions
 
 
@@ -18,8 +18,8 @@ def known(*versions: int) -> WeightVersions:
 
 def sample_of(*versions: int) -> Sample:
     """One token a version."""
-    spans = tuple(WeightVersionSpan(v, i, i + 1) for i, v in enumerate(versions))
-    output = make_output(output_ids=range(60, 60 + len(versions)), weight_versions=spans)
+    ids = range(60, 60 + len(versions))
+    output = make_output(output_ids=ids, weight_version=np.array(versions))
     return Sample.from_output(output, group_id="g", temperature=1.0)
 
 

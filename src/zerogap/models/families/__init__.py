@@ -1,4 +1,4 @@
-"""The families of models that can be computed, one file each; ``docs/models.md`` says how to add one."""
+"""The supported families of models, one file each; ``docs/models.md`` explains how to add one."""
 
 from zerogap.errors import ModelError
 from zerogap.models.families.llama import LLAMA
@@ -14,7 +14,7 @@ def find_family(name: str) -> Family:
     """The family of this name.
 
     Raises:
-        ModelError: there is none.
+        ModelError: no family has this name.
     """
     if name not in FAMILIES:
         msg = f"model family {name!r} is not supported; supported are {sorted(FAMILIES)}"

@@ -1,25 +1,19 @@
 """Qwen3: Llama with an RMS norm on each query and key head."""
 
 from dataclasses import replace
+from functools import partial
 
 import gguf
 
-from zerogap.models.blocks import SelfAttention, SwigluMlp
-from zerogap.models.config import ModelConfig
+from zerogap.models.blocks import dense_layer
 from zerogap.models.families.llama import LLAMA
 from zerogap.models.family import GgufFormat
-from zerogap.models.part import Part
-
-
-def _layer(config: ModelConfig, index: int) -> tuple[Part, ...]:
-    return SelfAttention(config, index, has_head_norms=True), SwigluMlp(config)
-
 
 QWEN3 = replace(
     LLAMA,
     name="qwen3",
     hf_class="Qwen3ForCausalLM",
-    layer=_layer,
+    layer=partial(dense_layer, has_head_norms=True),
     hf_head_dim=128,
     gguf=GgufFormat(architecture=gguf.MODEL_ARCH.QWEN3),
 )
