@@ -1,4 +1,4 @@
-"""Collectors of a recipe: its environment and its seed, on one generator."""
+"""Builds collectors with a recipe's environment and seed on one generator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from zerogap.types import SamplingParams
 
 @dataclass(frozen=True, kw_only=True)
 class Collectors:
-    """Makes collectors that differ only in how they draw. Reads the policy as it is when they are used."""
+    """Makes collectors that differ only in their sampling. They read the policy's weights when they are used."""
 
     policy: Policy
     generator: Generator
     environment: Environment
     seed: int
-    """The run's."""
+    """Seed of the run."""
     shapings: Mapping[str, Shaping] = field(default_factory=dict)
     """Added to rewards, by name."""
 
     def __call__(self, sampling: SamplingParams, group_size: int) -> Collector:
-        """One that draws ``group_size`` rollouts of each prompt."""
+        """A collector that draws ``group_size`` rollouts of each prompt."""
         return Collector(
             self.generator,
             self.environment,

@@ -1,4 +1,4 @@
-"""Held-out prompts, answered and graded: greedy answers, sampled ones, or both."""
+"""Evaluates a policy on held-out prompts, with greedy answers, sampled answers, or both."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from zerogap.rollout import Collector, CollectProgress, Rollouts, run_async
 from zerogap.types import SamplingParams
 
 MakeCollector = Callable[[SamplingParams, int], Collector]
-"""(how to draw, completions of a prompt) -> a collector on the policy as it is now."""
+"""(sampling parameters, completions per prompt) -> a collector on the current policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is asked, and how."""
+    """The evaluation prompts, and how they are answered."""
 
     items: Sequence[PromptItem]
     config: EvaluateConfig
@@ -24,7 +24,7 @@ class Evaluation:
 
     @classmethod
     def of_recipe(cls, config: RunConfig, items: Sequence[PromptItem]) -> "Evaluation":
-        """What ``config`` asks of its evaluation prompts."""
+        """The evaluation of a recipe."""
         return cls(
             items=items[: config.evaluate.max_prompts],
             config=config.evaluate,
@@ -33,7 +33,7 @@ class Evaluation:
 
     @property
     def num_completions(self) -> int:
-        """Of one evaluation."""
+        """Completions per evaluation."""
         return len(self.items) * (self.config.greedy + self.config.samples)
 
     def run(
@@ -43,7 +43,7 @@ class Evaluation:
         metrics: StepMetrics,
         on_progress: Callable[[CollectProgress], None] | None = None,
     ) -> None:
-        """Answer every prompt and add ``eval/*`` to ``metrics``. The noise is the same at every evaluation."""
+        """Answer every prompt and add ``eval/*`` to ``metrics``. Every evaluation uses the same sampling seeds."""
         if self.config.greedy:
             params = self.sampling.greedy().params()
             answered = run_async(

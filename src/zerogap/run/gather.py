@@ -1,4 +1,4 @@
-"""What a step trains on: completions that an engine draws, or the data set's own answers."""
+"""Gathers the samples of a step: completions that an engine draws, or the data set's own answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,26 +25,26 @@ from zerogap.run.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """Samples of one step."""
+    """The samples of one step."""
 
     drawn: Rollouts
-    """All of them: what statistics are about."""
+    """All samples, for statistics."""
     trained: Rollouts
-    """Those that train."""
+    """The samples that train."""
     note: str = ""
-    """What a user should hear about it."""
+    """A message for the user; may be empty."""
 
 
 class Gatherer(Protocol):
-    """Where samples come from."""
+    """Gathers the samples of each step."""
 
     def __call__(self, step: int, metrics: StepMetrics) -> Gathered:
-        """The samples of a step; takes prompts from the run's stream, adds to ``metrics``."""
+        """Take prompts from the run's stream and return the samples of a step; adds to ``metrics``."""
         ...
 
 
 class CompletionGatherer:
-    """Draws and grades completions; for DAPO again until enough groups have a signal."""
+    """Draws and grades completions. For DAPO it repeats that until enough groups have a signal."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class CompletionGatherer:
         spans: Spans,
         progress: Progress,
     ) -> None:
-        """Keep what every step uses.
+        """A gatherer for a whole run.
 
         Args:
-            stream: training prompts; moved on.
-            collectors: those of the engine that samples now.
-            rollout: how many, and how they are drawn.
-            loss: whether groups without a signal are replaced.
+            stream: training prompts; every step takes some.
+            collectors: collectors on the engine that samples now.
+            rollout: number of prompts and completions, and their sampling.
+            loss: tells whether groups without a signal are replaced.
             spans: times ``generate`` and ``reward``.
-            progress: shows both.
+            progress: shows the generation.
         """
         self._stream, self._collectors, self._rollout = stream, collectors, rollout
         dynamic = loss.dynamic_sampling if isinstance(loss, DAPOLossConfig) else None
@@ -99,22 +99,22 @@ class CompletionGatherer:
         note = ""
         if found.is_starved:
             note = (
-                f"step {step}: after {found.num_rounds} rounds {found.num_with_signal} of {wanted} groups have rewards that differ; "
-                "the step trains on those. Harder or easier prompts, larger groups or more loss.dynamic_sampling.max_rounds give more"
+                f"step {step}: after {found.num_rounds} rounds, only {found.num_with_signal} of {wanted} groups have differing rewards, and the step "
+                "trains on those; to get more, try harder or easier prompts, larger groups or a higher loss.dynamic_sampling.max_rounds"
             )
         return Gathered(drawn=found.drawn, trained=found.trained, note=note)
 
 
 class DemonstrationGatherer:
-    """Takes prompts and makes records of the data set's answers."""
+    """Takes prompts and makes samples of the data set's answers."""
 
     def __init__(self, stream: PromptStream, records: Demonstrations, *, num_prompts: int) -> None:
-        """Keep what every step uses.
+        """A gatherer for a whole run.
 
         Args:
-            stream: training prompts; moved on.
-            records: makes the records.
-            num_prompts: of a step.
+            stream: training prompts; every step takes some.
+            records: makes the samples.
+            num_prompts: prompts per step.
         """
         self._stream, self._records, self._num_prompts = stream, records, num_prompts
 
@@ -132,15 +132,7 @@ def build_gatherer(
     spans: Spans,
     progress: Progress,
 ) -> Gatherer:
-    """What a recipe's loss trains on.
-
-    Args:
-        config: the recipe.
-        workload: training prompts.
-        collectors: those of the engine that samples now.
-        spans: times ``generate`` and ``reward``.
-        progress: shows both.
-    """
+    """The gatherer that a recipe's loss needs; arguments as for ``CompletionGatherer``."""
     if workload.answers is None:
         return CompletionGatherer(
             workload.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
@@ -151,7 +143,7 @@ def build_gatherer(
 
 
 def build_shapings(config: RunConfig) -> dict[str, Shaping]:
-    """What a recipe's loss adds to training rewards, by name; evaluation has the verifier's alone."""
+    """Terms that a recipe's loss adds to training rewards, by name. Evaluation uses the plain rewards."""
     loss, limit = config.loss, config.rollout.sampling.max_new_tokens
     if not isinstance(loss, DAPOLossConfig) or loss.overlong is None:
         return {}

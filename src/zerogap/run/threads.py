@@ -1,4 +1,4 @@
-"""How many threads the tensor kernels use."""
+"""Sets the number of threads of the tensor kernels."""
 
 import torch
 
@@ -9,7 +9,7 @@ def apply_threads(*, recorded: int | None = None) -> None:
     """Let the tensor kernels use ZEROGAP_THREADS threads, if it is set.
 
     Args:
-        recorded: of what is computed again; used where ZEROGAP_THREADS says nothing, since sums depend on it.
+        recorded: threads of the run that is recomputed, used if ZEROGAP_THREADS is not set: sums depend on it.
     """
     threads = read_environment().threads or recorded
     if threads is not None:

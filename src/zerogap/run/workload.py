@@ -1,4 +1,4 @@
-"""What a run is about: prompts to train and to evaluate on, how they become ids, and how answers are rewarded."""
+"""The data of a run: prompts for training and evaluation, their encoding, and the rewards of answers."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -19,24 +19,24 @@ from zerogap.run.policy import Policy
 
 
 class Workload:
-    """Data and rewards of a recipe. A context manager; owns the workers that grade."""
+    """Data and rewards of a recipe. A context manager; owns the processes that compute rewards."""
 
     def __init__(self, config: RunConfig, policy: Policy) -> None:
         """Read the data and check that every prompt fits.
 
         Raises:
-            DataError, ConfigError: the data cannot be read, a prompt leaves no room for its completion, or an answer cannot be trained on.
+            DataError, ConfigError: the data cannot be read, a prompt is too long for its completion, or an answer cannot train.
         """
         sets = build_prompt_sets(config.data)
         self._policy, self._seed = policy, config.run.seed
         self.encode = PromptEncoder(policy.tokenizer, config.prompt)
         self.items = sets.train
-        """To train on."""
+        """Training prompts."""
         self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
         self.evaluation = Evaluation.of_recipe(config, sets.evaluation)
         self._check_lengths(config, [*sets.train, *self.evaluation.items])
         self.answers = self._build_answers(config)
-        """Makes records of reference answers, where the loss trains on those."""
+        """Makes samples of reference answers; None if the loss trains on completions."""
         self._rewards = build_rewards(config.reward, score=sets.score)
 
     def __enter__(self) -> "Workload":
@@ -48,7 +48,7 @@ class Workload:
     def collectors(
         self, generator: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
     ) -> Collectors:
-        """Those that ask ``generator``; training adds shapings to what the verifier says."""
+        """Collectors on ``generator``; ``shapings`` are added to the rewards."""
         return Collectors(
             policy=self._policy,
             generator=generator,

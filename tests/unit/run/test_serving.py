@@ -112,5 +112,5 @@ def test_an_engine_that_lacks_what_a_recipe_needs_is_refused_before_it_is_asked(
     policy = load_policy(config.model, seed=0)
     stops = SamplingParams(stop=("x",), min_new_tokens=2, n=4)
     needed = {Capability.LOG_PROBS, *needed_capabilities(stops)}
-    with pytest.raises(ConfigError, match="asks of its engine: min_new_tokens, stop_strings;"):
+    with pytest.raises(ConfigError, match="this recipe needs: min_new_tokens, stop_strings;"):
         build_serving(policy, config.engine, WeightVersions(), lag=0, seed=0, needed=needed)
