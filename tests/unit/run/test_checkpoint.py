@@ -194,7 +194,9 @@ def test_a_checkpoint_of_another_frozen_set_is_refused_with_names(tmp_path):
         match=r"embed_tokens.weight are frozen only now, norm.weight only in the checkpoint",
     ):
         load_checkpoint(path, [WeightsPart(other)])
-    with pytest.raises(CheckpointError, match=r"none are frozen only now, norm.weight only in the checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"none are frozen only now, norm.weight only in the checkpoint"
+    ):
         load_checkpoint(path, [WeightsPart(tiny_model())])
     assert weight_fingerprint(other) == before
 
@@ -244,7 +246,9 @@ def test_a_file_that_was_cut_off_is_an_error_that_says_what_to_do(tmp_path, name
     (path / f"{name}.safetensors").write_bytes(content[: len(content) // 2])
     other = tiny_model()
     wanted = [WeightsPart(other), trainer_of(other), OlderWeights(WeightHistory(2), 0)]
-    with pytest.raises(CheckpointError, match=r"cannot be read .* to continue from the previous one"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot be read .* to continue from the previous one"
+    ):
         load_checkpoint(path, wanted)
 
 
