@@ -1,4 +1,4 @@
-"""Arguments of the commands that look at a recorded run: audit, capsule, replay."""
+"""Arguments of the commands for a recorded run: audit, capsule, replay."""
 
 import argparse
 import os
@@ -84,7 +84,7 @@ def _count(text: str) -> int:
 
 
 def _new(text: str) -> str:
-    """A capsule takes minutes to make and others may refer to it, so an existing file stays."""
+    """Refuses to replace a file: a capsule takes minutes to make, and others may refer to it."""
     if Path(text).is_file():
         msg = f"{text} exists, and a capsule never replaces a file; give another name, or remove it"
         raise argparse.ArgumentTypeError(msg)

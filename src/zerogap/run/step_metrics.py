@@ -50,7 +50,7 @@ def add_engine_metrics(
     before: EngineStats | None,
     after: EngineStats | None,
 ) -> None:
-    """``engine/*`` of one step's generation, except rates; an engine without counters only has sampled tokens, from ``samples``."""
+    """``engine/*`` of one step's generation, except rates. For an engine without counters: only the sampled tokens."""
     if before is None or after is None:
         num_drawn = sum(int((sample.weight_version >= 0).sum()) for sample in samples)
         metrics.add("engine/num_sampled_tokens", num_drawn)
@@ -123,7 +123,7 @@ def add_staleness(metrics: StepMetrics, samples: Sequence[Sample], weight_versio
 
 
 def loss_metrics(trained: TrainMetrics) -> dict[str, float]:
-    """``mismatch/*``, ``critic/*``, ``preference/*`` and ``policy/kl_to_teacher``, as far as they exist."""
+    """``mismatch/*``, ``critic/*``, ``preference/*`` and ``policy/kl_to_teacher``, if the loss has them."""
     found = {} if trained.kl_to_teacher is None else {"policy/kl_to_teacher": trained.kl_to_teacher}
     if trained.corrections is not None:
         found |= correction_metrics(trained.corrections)

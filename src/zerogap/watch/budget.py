@@ -155,7 +155,7 @@ class BudgetController:
         return {"num_above": self._num_above}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``."""
+        """Restore a ``state_dict``."""
         self._num_above = int(state["num_above"])
 
     def _choose(
