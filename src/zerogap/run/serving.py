@@ -56,7 +56,8 @@ class Serving:
 
     engine: RolloutEngine
     evaluator: AsyncEngine
-    """Answers evaluation prompts with the trainer's current weights. The same engine if it shares those weights."""
+    """Answers evaluation prompts with the trainer's current weights, which a copying engine may not have. The engine itself
+    if it shares those weights."""
     publish: Callable[[int], Published]
     """Give the trainer's current weights to the engine, under this version."""
     history: WeightHistory | None
@@ -99,28 +100,34 @@ def build_serving(
     Raises:
         ConfigError: the engine lacks a capability that the recipe needs.
     """
-    own = policy.model.precision
-    precision: Precision = own if config.dtype is None else config.dtype
-    evaluator = AsyncEngine(policy.engine(config, gemm=gemm, seed=seed))
-    if config.backend == "zerogap" and precision == own and not lag:
-        publisher = Publisher(SharedWeights(policy.model), evaluator, versions)
-        return Serving(
-            engine=evaluator, evaluator=evaluator, publish=publisher.publish, history=None
-        )
-    if history is None and lag:
-        history = WeightHistory(lag + 1)
-    engine = _copying_engine(policy, config, precision, gemm, seed)
-    if missing := set(needed) - engine.capabilities:
+    offered = TransformersGenerator if config.backend == "transformers" else AsyncEngine
+    if missing := set(needed) - offered.capabilities:
         msg = f'engine.backend = {config.backend!r} lacks capabilities that this recipe needs: {", ".join(sorted(missing))}; remove them from rollout.sampling, or set engine.backend = "zerogap"'
         raise ConfigError(msg)
+    own = policy.model.precision
+    precision: Precision = own if config.dtype is None else config.dtype
+    on_own_weights = policy.engine(config, gemm=gemm, seed=seed)
+    if config.backend == "zerogap" and precision == own and not lag:
+        engine = AsyncEngine(on_own_weights)
+        publisher = Publisher(SharedWeights(policy.model), engine, versions)
+        return Serving(engine=engine, evaluator=engine, publish=publisher.publish, history=None)
+    if history is None and lag:
+        history = WeightHistory(lag + 1)
     source = CopiedWeights(
         policy.model,
         history,
         lag=lag,
         rounding=round_bf16 if precision == "bf16" != own else unrounded,
     )
-    publisher = Publisher(source, engine, versions)
-    return Serving(engine=engine, evaluator=evaluator, publish=publisher.publish, history=history)
+    # Before the evaluator's thread starts, because building the copy may fail.
+    copying = _copying_engine(policy, config, precision, gemm, seed)
+    publisher = Publisher(source, copying, versions)
+    return Serving(
+        engine=copying,
+        evaluator=AsyncEngine(on_own_weights),
+        publish=publisher.publish,
+        history=history,
+    )
 
 
 def _copying_engine(
