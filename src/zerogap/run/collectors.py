@@ -25,7 +25,7 @@ class Collectors:
         return Collector(
             self.generator,
             self.environment,
-            decode=self.policy.detokenize,
+            decode=self.policy.tokenizer.decode,
             vocab_limit=self.policy.vocab_limit,
             sampling=sampling,
             group_size=group_size,

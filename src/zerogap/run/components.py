@@ -79,11 +79,11 @@ class Components:
 
     def state_dict(self) -> dict[str, Any]:
         """What remedies have changed, for a checkpoint; JSON."""
-        return self.adaptations.state_dict()
+        return self.adaptations.model_dump(mode="json")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a ``state_dict``."""
-        self.adapt(Adaptations.from_state(state))
+        self.adapt(Adaptations.model_validate(state))
 
     def adapt(self, adaptations: Adaptations) -> None:
         """Use these settings from now on. A rebuilt engine gets the trainer's current weights."""

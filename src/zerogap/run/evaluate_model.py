@@ -12,9 +12,9 @@ from zerogap.obs import Progress, StepMetrics
 from zerogap.rollout import SingleTurn, build_rewards
 from zerogap.run.collectors import Collectors
 from zerogap.run.evaluate import Evaluation
+from zerogap.run.machine import apply_threads
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation
-from zerogap.run.threads import apply_threads
 
 
 def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dict[str, float]:

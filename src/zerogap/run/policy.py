@@ -1,7 +1,7 @@
 """The policy: a model with its tokenizer, how to load it, and how to build an engine on it."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,15 +98,11 @@ class Policy:
             max_scheduled_tokens=limits.max_scheduled_tokens,
             prefix_cache=limits.prefix_cache,
             eos_token_ids=self.eos_token_ids,
-            detokenizer=self.detokenize,
+            detokenizer=self.tokenizer.decode,
             gemm=gemm,
             weight_version=weight_version,
             seed=seed,
         )
-
-    def detokenize(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Decode ids to text, for stop strings, rewards and people."""
-        return self.tokenizer.decode(ids, skip_special)
 
 
 def kv_cache_tokens(config: ModelConfig, limits: EngineConfig) -> int:

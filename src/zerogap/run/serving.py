@@ -138,7 +138,7 @@ def _copying_engine(
             policy.model.config,
             eos_token_ids=policy.eos_token_ids,
             vocab_limit=policy.vocab_limit,
-            decode=policy.detokenize,
+            decode=policy.tokenizer.decode,
             dtype=precision,
             seed=seed,
         )

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from zerogap.config import RunConfig
 from zerogap.run.interrupt import Interrupt
-from zerogap.run.threads import apply_threads
+from zerogap.run.machine import apply_threads
 from zerogap.run.training_run import TrainingRun
 
 

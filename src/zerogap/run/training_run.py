@@ -53,6 +53,7 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
     with_rates,
 )
+from zerogap.run.versions import version_line
 from zerogap.run.workload import Workload
 from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
@@ -227,12 +228,8 @@ class TrainingRun:
         with self.files.spans.span("publish"):
             self.components.version = step
             published = self.components.serving.publish(step)
-            self.files.versions.record(
-                step=step,
-                weight_version=step,
-                fingerprint=published.fingerprint,
-                settings=self.components.settings if step else None,
-            )
+            settings = self.components.settings if step else None
+            self.files.versions.write(version_line(step, published.fingerprint, settings))
             self.engine.resume_memory_occupation()
 
     def _save_rollouts(self, step: int, rollouts: Rollouts, trained: TrainMetrics | None) -> None:
@@ -366,8 +363,8 @@ class TrainingRun:
         self._write_report()
 
     def _write_report(self) -> None:
-        detokenize = self.components.policy.detokenize
-        path = write_report(self.folder.path, decode_token=lambda i: detokenize([i], False))
+        decode = self.components.policy.tokenizer.decode
+        path = write_report(self.folder.path, decode_token=lambda i: decode([i], False))
         self._console.print(f"report: {path}")
 
     # ------------------------------------------------------------ setting up
