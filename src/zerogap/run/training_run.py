@@ -6,6 +6,7 @@ that is killed and started again ends with the same results.
 
 import resource
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from zerogap.run.components import Components
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
-from zerogap.run.gather import Gathered, build_gatherer, build_shapings
+from zerogap.run.gather import Gathered, build_gatherer
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
     describe_failures,
@@ -278,7 +279,7 @@ class TrainingRun:
             ) as phase,
         ):
             self.workload.evaluation.run(
-                self.workload.collectors(serving.evaluator),
+                partial(self.workload.collector, serving.evaluator),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
@@ -392,7 +393,7 @@ class TrainingRun:
         self._gatherer = build_gatherer(
             config,
             self.workload,
-            lambda: self.workload.collectors(self.engine, build_shapings(config)),
+            lambda: self.engine,
             spans=self.files.spans,
             progress=self._progress,
         )

@@ -1,7 +1,6 @@
 """The data of a run: prompts for training and evaluation, their encoding, and the rewards of answers."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from zerogap.config import RunConfig
 from zerogap.data import (
@@ -12,10 +11,10 @@ from zerogap.data import (
     build_prompt_sets,
     check_prompt_lengths,
 )
-from zerogap.rollout import Demonstrations, Generator, Shaping, SingleTurn, build_rewards
-from zerogap.run.collectors import Collectors
+from zerogap.rollout import Collector, Demonstrations, Generator, Shaping, SingleTurn, build_rewards
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
+from zerogap.types import SamplingParams
 
 
 class Workload:
@@ -45,14 +44,21 @@ class Workload:
     def __exit__(self, *error: object) -> None:
         self._rewards.close()
 
-    def collectors(
-        self, generator: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
-    ) -> Collectors:
-        """Collectors on ``generator``; ``shapings`` are added to the rewards."""
-        return Collectors(
-            policy=self._policy,
-            generator=generator,
-            environment=SingleTurn(self.encode, self._rewards),
+    def collector(
+        self,
+        generator: Generator,
+        sampling: SamplingParams,
+        group_size: int,
+        shapings: Mapping[str, Shaping] | None = None,
+    ) -> Collector:
+        """A collector that draws ``group_size`` rollouts of each prompt; ``shapings`` are added to their rewards."""
+        return Collector(
+            generator,
+            SingleTurn(self.encode, self._rewards),
+            decode=self._policy.tokenizer.decode,
+            vocab_limit=self._policy.vocab_limit,
+            sampling=sampling,
+            group_size=group_size,
             seed=self._seed,
             shapings=shapings,
         )
