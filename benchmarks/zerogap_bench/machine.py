@@ -11,7 +11,6 @@ from pathlib import Path
 from time import perf_counter
 
 _PACKAGES = ("torch", "transformers", "trl", "llama-cpp-python", "numpy")
-_PROC_STATUS = Path("/proc/self/status")
 _PROC_STAT = Path("/proc/stat")
 _IDLE_FIELDS = (3, 4)
 """Of /proc/stat's cpu line: idle and iowait."""
@@ -55,28 +54,27 @@ class PeakMemory:
 
 
 def _high_water_gb() -> float:
-    if _PROC_STATUS.exists():
-        lines = dict(line.split(":", 1) for line in _PROC_STATUS.read_text().splitlines())
-        return int(lines["VmHWM"].split()[0]) * 1024 / 1e9
+    peak = _proc_bytes("self/status", "VmHWM")
     # macOS counts ru_maxrss in bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if peak is None else peak) / 1e9
 
 
 def resident_bytes() -> int | None:
     """Resident memory of this process now; None without /proc."""
-    if not _PROC_STATUS.exists():
-        return None
-    lines = dict(line.split(":", 1) for line in _PROC_STATUS.read_text().splitlines())
-    return int(lines["VmRSS"].split()[0]) * 1024
+    return _proc_bytes("self/status", "VmRSS")
 
 
 def available_bytes() -> int | None:
     """Memory that a process can still allocate; None without /proc."""
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
+    return _proc_bytes("meminfo", "MemAvailable")
+
+
+def _proc_bytes(file: str, field: str) -> int | None:
+    path = Path("/proc", file)
+    if not path.exists():
         return None
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * 1024
+    lines = dict(line.split(":", 1) for line in path.read_text().splitlines())
+    return int(lines[field].split()[0]) * 1024
 
 
 def _reset_high_water() -> None:

@@ -84,7 +84,9 @@ class Rollout:
             prompts=prompt_works(outputs, spent),
             phase_seconds={"generate": others.wall_s},
             peak_rss_gb=self._memory.gb,
-            seconds_by_part=_engine_seconds(spent),
+            seconds_by_part={
+                part: getattr(spent, f"{part}_s") for part in ("schedule", "compute", "commit")
+            },
             num_recomputed_tokens=spent.num_recomputed_tokens,
             num_generation_rows=spent.num_prefill_tokens + spent.num_decode_tokens,
             num_head_rows=spent.num_head_rows,
@@ -292,11 +294,3 @@ def prompt_works(outputs: Sequence[GenerateOutput], spent: EngineStats) -> tuple
     )
     assert counted == derived, f"the engine counted {counted} rows, its outputs explain {derived}"
     return works
-
-
-def _engine_seconds(spent: EngineStats) -> dict[str, float]:
-    return {
-        "schedule": spent.schedule_s,
-        "compute": spent.compute_s,
-        "commit": spent.commit_s,
-    }
