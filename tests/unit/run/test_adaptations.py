@@ -1,4 +1,4 @@
-"""What remedies change about a run, and what they cannot."""
+"""The settings that remedies change, and why a remedy cannot apply."""
 
 import pytest
 from helpers.recipes import run_config

@@ -61,7 +61,7 @@ def test_each_part_comes_back_to_its_owner(tmp_path):
 
 
 class Shard:
-    """A part that nobody foresaw: one process's share of a state."""
+    """A part that the package does not know: one process's share of a state."""
 
     def __init__(self, rank, values=()):
         self.name, self.values = f"shard_{rank}", values

@@ -1,4 +1,4 @@
-"""The controller in a simulated run: a gap that remedies close, one that they only hide, and everything in between."""
+"""The controller in simulated runs: gaps that remedies close, hide, or close only in part."""
 
 import itertools
 import json
@@ -57,7 +57,7 @@ def controller(**changes) -> BudgetController:
 
 
 def drive(run: Run, control: BudgetController, num_steps: int, start: int = 1) -> list[Decision]:
-    """Decisions of a run that obeys them and ends when it must."""
+    """Decisions of a run that applies them and stops when none is left."""
     decisions = []
     for step in range(start, start + num_steps):
         means = run.open_means()
@@ -126,7 +126,7 @@ def test_a_gap_that_corrections_only_hide_ends_the_run_and_names_its_source():
 
 
 def test_a_controller_that_saw_the_corrected_gap_would_hide_it():
-    """The planted fault: a gap that counts what corrections do never reaches the end."""
+    """Planted fault: with a gap measured after corrections, the run never stops."""
     run = Run(tokens=0.05)
     honest = run.open_means
     run.open_means = lambda: {k: v * (not run.is_corrected) for k, v in honest().items()}

@@ -1,4 +1,4 @@
-"""A guard that is awake: planted regressions are found, and what cannot be compared is no success."""
+"""Planted regressions are found, and a number that cannot be compared is a failure."""
 
 import json
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""A side in another interpreter, played by a small script in this one."""
+"""A side in another interpreter; here a small script in the same one."""
 
 import os
 import sys
