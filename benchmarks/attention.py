@@ -1,11 +1,11 @@
-"""How long does attention take in a decode step, and what binds it: memory or multiplication?
+"""How long does attention take in a decode step, and what limits it: memory or multiplication?
 
     python benchmarks/attention.py --json
 
-Decode steps with SmolLM2-135M's shape (9 query heads, 3 key/value heads of 64 dims, 30 layers), each layer with keys and
-values of its own, too many for the processor's caches. Bytes that siblings share count once. The two bounds are bytes over
-read bandwidth and operations over the GEMM rate, both measured between the cases; the larger one binds. Cases
-alternate, and figures are medians over the rounds, since other jobs may share the machine.
+Decode steps with SmolLM2-135M's shape (9 query heads, 3 key/value heads of 64 dims, 30 layers). Each layer has its own keys and
+values, too many for the processor's caches. Bytes that siblings share count once. The two bounds are bytes over
+read bandwidth and operations over the GEMM rate, both measured between the cases; the larger one is the limit. Cases
+alternate, and figures are medians over the rounds, because other jobs may share the machine.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What is left of a rollout's and a training step's speed beside busy neighbours?
+"""How fast are a rollout and a training step beside busy processes?
 
     python benchmarks/busy_cores.py --json
 
-Random weights of SmolLM2-135M's shape, prompts of 100 tokens. Neighbours are single threads that never rest, processes
-that this script starts and ends. Each round runs everything alone, beside one and beside two of them. With T threads on C cores
-and k neighbours, a fair scheduler gives C / (T + k) of the quiet speed; exit code 1 if less than 75 % of that is left.
+Random weights of SmolLM2-135M's shape, prompts of 100 tokens. This script starts and ends the neighbours: processes with one
+busy thread. Each round measures all cases alone, beside one neighbour and beside two. With T threads on C cores
+and k neighbours, a fair scheduler gives C / (T + k) of the quiet speed. Exit code 1 if less than 75 % of that is left.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from zerogap_bench.shapes import RunShape
 PROMPT_TOKENS = 100
 NEIGHBOURS = (0, 1, 2)
 LEAST_SHARE = 0.75
-"""Of the fair share."""
+"""Smallest allowed share of the fair share."""
 SETTLE_S = 0.5
-"""A new neighbour has started its loop by then."""
+"""Time for a new neighbour to start its loop."""
 
 
 def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
-    """What is timed: a rollout of the shape, and a training step on one group of it."""
+    """The timed work: a rollout of the shape, and a training step on one of its groups."""
     import torch
 
     from zerogap.config.loss import GRPOLossConfig
@@ -79,7 +79,7 @@ def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
 
 @contextmanager
 def neighbours(number: int) -> Generator[None]:
-    """So many busy single-threaded processes run meanwhile."""
+    """Run this many busy single-threaded processes during the block."""
     with ExitStack() as stack:
         for _ in range(number):
             process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -91,7 +91,7 @@ def neighbours(number: int) -> Generator[None]:
 
 
 def measure(shape: RunShape, *, threads: int | None, repeats: int) -> dict[str, Any]:
-    """Medians over the rounds; the first run of a case records passes and takes memory, and does not count."""
+    """Medians over the rounds. The first run of a case captures graphs and allocates memory, and does not count."""
     let_torch_threads_sleep()
     import torch
 
@@ -150,7 +150,7 @@ def num_cores() -> int:
 
 
 def main() -> None:
-    """Measure and print; exit code 1 if neighbours take more than they may."""
+    """Measure and print; exit code 1 if neighbours slow the work down too much."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, help="default: torch's own number")
     parser.add_argument("--shape", type=RunShape.parse, default=RunShape(8, 8, 64))

@@ -1,9 +1,10 @@
-"""What choosing a backend costs a call: our look-up beside PyTorch's dispatcher (``torch.library``).
-
-One row of RMSNorm at SmolLM2-135M's width, so that the call is nearly all there is. Ways take turns; a figure is the least of
-them, in seconds of the processor, which other jobs do not take. Beside them the calls of a decode step without recorded passes, whose time the difference is a share of:
+"""How much time choosing a backend adds to a call, with our look-up and with PyTorch's dispatcher (``torch.library``).
 
     python benchmarks/dispatch.py
+
+One row of RMSNorm at SmolLM2-135M's width, so that the time is mostly the call. The ways take turns; a figure is the minimum,
+in processor time, which other jobs do not affect. The last column is the difference for all calls of a decode step without
+captured graphs.
 """
 
 import sys
@@ -20,7 +21,7 @@ NUM_LAYERS, CALLS_A_LAYER = 30, 6
 
 
 def library_op() -> Callable[..., torch.Tensor]:
-    """The same kernel behind PyTorch's dispatcher, with a fake implementation as it would have to be."""
+    """The same kernel behind PyTorch's dispatcher, with the fake implementation that it needs."""
     library = torch.library.Library("zg_dispatch", "DEF")
     library.define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor")
     library.impl("rms_norm", lambda x, weight, eps: native.rms_norm(x, weight, eps)[0], "CPU")
@@ -30,7 +31,7 @@ def library_op() -> Callable[..., torch.Tensor]:
 
 
 def main() -> None:
-    """Write microseconds a call of each way, and what a decode step would pay."""
+    """Print microseconds per call of each way, and what a decode step would take longer."""
     assert native.library is not None, native.why_not
     x, weight = torch.randn(1, 576), torch.ones(576)
     through_library = library_op()

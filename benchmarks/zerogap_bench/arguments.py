@@ -12,7 +12,7 @@ from zerogap_bench.suite import QUESTIONS, SUITES
 
 EXAMPLES = f"""questions:
   rollout    groups of answers: tokens/s, share of the machine's limit, and alternatives
-  single     one sequence, relative to memory bandwidth
+  single     one sequence, as a share of memory bandwidth
   step       a whole GRPO step, and TRL's
   scaling    the cost of a generated token by number of sequences and context length
   numerics   "exact" against "fast", and bf16 against fp32
@@ -23,7 +23,7 @@ suites:
   check      ratios and shares in a few minutes, compared with this processor's baseline; exit code 1 if one is worse than
              its tolerance
 
-Alternatives take part where they are installed ({", ".join(PEER_NAMES)}); the tables say how to get the others.
+Alternatives take part if they are installed ({", ".join(PEER_NAMES)}); the tables say how to get the others.
 Ctrl-C stops and shows what was measured.
 
 examples:
@@ -37,7 +37,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all options; those of single questions default to None."""
+    """Add all options. Options of a single question default to None."""
     parser.add_argument("question", nargs="?", choices=QUESTIONS, metavar="QUESTION", help=f"one of {', '.join(QUESTIONS)}")  # fmt: skip
     add = parser.add_argument
     add("--suite", choices=SUITES, help="several questions instead of one")
@@ -89,7 +89,7 @@ def _add_scaling(group: argparse._ArgumentGroup) -> None:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        msg = f"{text!r} is not a whole number of at least 1"
+        msg = f"{text!r} is not a positive whole number; give 1 or more"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 

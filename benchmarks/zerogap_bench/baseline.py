@@ -1,7 +1,7 @@
-"""Baselines: recorded results, and comparison of new ones. Ratios, shares and memory, never times.
+"""Records results as baselines, and compares new results with them: ratios, shares and memory, never times.
 
-A baseline is a JSON file per processor: what was measured, where, and the tolerance of each number. On shared machines
-times and rates vary by a third within hours; numbers that are compared here were measured side by side.
+A baseline is a JSON file per processor, with the machine, the numbers and their tolerances. On shared machines, times and
+rates vary by a third within hours, so only numbers that were measured side by side are compared.
 """
 
 import json
@@ -21,8 +21,8 @@ _TOLERANCES: Mapping[str, tuple[float, Literal["higher", "lower"]]] = {
     "share_of_read": (0.15, "higher"),
     "peak_rss_gb": (0.1, "lower"),
 }
-"""Compared numbers, with tolerance (a share of the recorded value) and better direction. Written into
-every new baseline; a comparison uses those in the file."""
+"""Compared numbers, with their tolerance (a share of the recorded value) and the better direction. A new baseline
+stores them, and a comparison uses the stored ones."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def check_numbers(report: Mapping[str, Any]) -> dict[str, float]:
     for question in ("rollout", "step"):
         for result in report[question]["shapes"]:
             numbers = {**result, **(result.get("decoding") or {})}
-            # A single sequence is bound by memory, so its GEMM rate says nothing.
+            # A single sequence is bound by memory, so its share of the GEMM limit is meaningless.
             left_out = {"share_of_limit"} if result.get("decoding") else set()
             for name in _TOLERANCES.keys() - left_out:
                 if numbers.get(name) is not None:
@@ -66,7 +66,7 @@ def build_baseline(report: Mapping[str, Any]) -> dict[str, Any]:
     """The baseline from a ``check`` report.
 
     Raises:
-        BenchmarkError: there is no commit, or files differ from it, or a side failed.
+        BenchmarkError: there is no commit, or files differ from it.
     """
     check_recordable(report)
     numbers = {}
@@ -85,13 +85,13 @@ def check_recordable(report: Mapping[str, Any]) -> None:
     """
     commit = report["commit"]
     if commit is None or commit.endswith("-dirty"):
-        given = "files differ from the commit" if commit else "this is no checkout with a commit"
+        given = "files differ from the commit" if commit else "this is not a checkout with a commit"
         msg = f"--record: {given}, so the result cannot be reproduced; commit first, and record from the checkout"
         raise BenchmarkError(msg)
 
 
 def baseline_path(folder: Path, report: Mapping[str, Any]) -> Path:
-    """Where a report of this machine is recorded: ``check_<device>_<threads>threads.json``."""
+    """The file that records a report of this machine: ``check_<device>_<threads>threads.json``."""
     device = re.sub(r"[^a-z0-9]+", "-", str(report["device"]).lower()).strip("-")
     return folder / f"{report['benchmark']}_{device}_{report['threads']}threads.json"
 
@@ -106,7 +106,7 @@ def load_baseline(folder: Path, report: Mapping[str, Any]) -> dict[str, Any]:
     if not path.exists():
         found = ", ".join(sorted(p.name for p in folder.glob("check_*.json"))) or "none"
         msg = (
-            f"{path}: there is no baseline of this processor with {report['threads']} threads (found: {found}), and one of another processor "
+            f"{path}: there is no baseline for this processor with {report['threads']} threads (found: {found}), and a baseline of another processor "
             "does not apply; record one with `zerogap bench --suite check --record` at a known good commit"
         )
         raise BenchmarkError(msg)
@@ -124,7 +124,7 @@ def load_baseline(folder: Path, report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare(baseline: Mapping[str, Any], found: Mapping[str, float]) -> list[Comparison]:
-    """Every recorded number against the new one."""
+    """Each recorded number with the new one."""
     return [
         Comparison(name, entry["value"], found.get(name), entry["tolerance"], entry["better"])
         for name, entry in baseline["numbers"].items()

@@ -1,16 +1,16 @@
-"""Model FLOPs: what the mathematics of a forward or training pass needs, whatever a program really executes.
+"""Model FLOPs: the FLOPs that the mathematics of a forward or training pass needs, independent of the implementation.
 
-A multiply-add is 2 FLOPs. Counted are the GEMMs with parameters and attention's two products; norms,
-rotations, activations, softmax and sampling are not.
+A multiply-add is 2 FLOPs. The count includes the GEMMs with parameters and the two GEMMs of attention. It excludes norms,
+rotations, activations, softmax and sampling.
 
-- body: 2 a parameter of qkv, o, gate-up and down, for every row that is computed.
-- head: 2 a parameter of the language-model head, only for rows whose distribution is needed: rows that draw a token,
+- body: 2 per parameter of qkv, o, gate-up and down, for every computed row.
+- head: 2 per parameter of the language-model head, only for rows whose distribution is needed: rows that draw a token,
   or that predict a trained one.
-- attention: 4 * N * H a layer for each (row, key it may see) pair, N query heads of size H: q.k and weight.v.
+- attention: 4 * N * H per layer for each (row, visible key) pair, with N query heads of size H: q.k and weight.v.
 
-A training pass is three forward passes (one forward, two backward: for inputs and for weights); four for body and
-attention when activations are recomputed. The head counts three times in any case: its logits are always computed
-again, but to save memory, not because the mathematics asks for it.
+A training pass counts as three forward passes (one forward, two backward: for inputs and for weights), or as four for body
+and attention if activations are recomputed. The head always counts three times: its logits are always recomputed, but only
+to save memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a dense decoder, as plain numbers that cross processes."""
+    """Sizes of a dense decoder, as plain numbers that can be sent to another process."""
 
     hidden_size: int
     intermediate_size: int
@@ -57,12 +57,12 @@ class ModelShape:
 
     @property
     def body_parameters(self) -> int:
-        """Matrix parameters of all layers; embedding and head are not among them."""
+        """Matrix parameters of all layers, without embedding and head."""
         return self.num_layers * sum(i * o for i, o in self.layer_gemms.values())
 
     @property
     def head_parameters(self) -> int:
-        """Matrix parameters of the head, tied to the embedding or not."""
+        """Matrix parameters of the head, even if it is tied to the embedding."""
         return self.hidden_size * self.vocab_size
 
 
@@ -76,7 +76,7 @@ class Work:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum."""
         return self.body + self.head + self.attention
 
     def __add__(self, other: "Work") -> "Work":
@@ -95,18 +95,18 @@ class PromptWork:
 
     num_prompt: int
     num_cached: int
-    """Leading prompt tokens that were found computed (another prompt began alike)."""
+    """Leading prompt tokens that were already cached, because another prompt starts with the same tokens."""
     num_answers: tuple[int, ...]
     """Length of each answer."""
 
 
 def keys_seen(begin: int, end: int) -> int:
-    """Keys that the rows at positions ``[begin, end)`` see together: position p sees p + 1."""
+    """Number of (row, visible key) pairs of the positions ``[begin, end)``: position p sees p + 1 keys."""
     return (end * (end + 1) - begin * (begin + 1)) // 2
 
 
 def forward_work(shape: ModelShape, *, num_rows: int, num_head_rows: int, num_keys: int) -> Work:
-    """One forward pass over rows that see ``num_keys`` keys together."""
+    """The work of one forward pass; ``num_keys`` is the number of (row, visible key) pairs."""
     return Work(
         body=2.0 * shape.body_parameters * num_rows,
         head=2.0 * shape.head_parameters * num_head_rows,
@@ -121,14 +121,14 @@ def generation_work(
     num_rows: int | None = None,
     num_head_rows: int | None = None,
 ) -> Work:
-    """Each prompt once, and a row for each drawn token but the last of an answer, which is never fed back.
+    """The work of a rollout: each prompt once, and one row per drawn token, except the last of each answer.
 
     Args:
         shape: of the model.
         prompts: with their answers.
-        num_rows: computed rows, where answers that begin alike share them; body and attention are credited in
+        num_rows: computed rows, if answers with the same first tokens share rows; body and attention are scaled in
             proportion. None: only prompts are shared.
-        num_head_rows: hidden states that tokens were drawn from, where answers share those too. None: one a token.
+        num_head_rows: hidden states from which tokens were drawn, if answers share them too. None: one per token.
     """
     whole = _forward_over(shape, prompts, skips_cached=True)
     share, head_share = 1.0, 1.0
@@ -146,14 +146,14 @@ def training_work(
     recompute: bool = False,
     num_distinct_rows: int | None = None,
 ) -> Work:
-    """The answers' tokens trained, each prompt computed once for all its answers.
+    """The work of training on all answers; each prompt is computed once for all its answers.
 
     Args:
         shape: of the model.
         prompts: with their answers.
-        recompute: activations are computed again in the backward pass.
-        num_distinct_rows: rows of the step, repeated ones once, where answers of a prompt may begin alike and share
-            those rows too: all work is credited in proportion. None: only prompts are shared.
+        recompute: activations are recomputed in the backward pass.
+        num_distinct_rows: distinct rows of the step, if answers with the same first tokens share rows: all work is
+            scaled in proportion. None: only prompts are shared.
     """
     forward = _forward_over(shape, prompts, skips_cached=False)
     if num_distinct_rows is not None:
@@ -163,12 +163,12 @@ def training_work(
 
 
 def conventional_flops(shape: ModelShape, *, num_tokens: int, factor: int) -> float:
-    """``factor * N * tokens`` as papers count: head included for every token, attention not.
+    """``factor * N * tokens``, the usual count in papers: with the head for every token, without attention.
 
     Args:
         shape: of the model.
-        num_tokens: of all sequences, a shared prompt as often as there are sequences.
-        factor: 2 a generated or prefilled token, 6 a trained one, 8 with recomputation.
+        num_tokens: tokens of all sequences; a shared prompt counts once per sequence.
+        factor: 2 per generated or prefilled token, 6 per trained token, 8 with recomputation.
     """
     return float(factor) * (shape.body_parameters + shape.head_parameters) * num_tokens
 
@@ -179,14 +179,14 @@ def kv_bytes_per_token(shape: ModelShape) -> int:
 
 
 def decode_bytes(shape: ModelShape, *, num_prompt: int, num_answer: int) -> float:
-    """Bytes that one decoded token of a single sequence has to read, a mean over the answer's steps but the first.
+    """Bytes read per decoded token of a single sequence: the mean over all steps except the first.
 
-    Every matrix once, head included, and the keys and values of all earlier tokens; what is written counts nothing.
+    A step reads every matrix once, including the head, and the keys and values of all earlier tokens. Writes do not count.
 
     Args:
         shape: of the model.
         num_prompt: tokens of the prompt.
-        num_answer: tokens of the answer, 2 or more: the first one comes with the prompt.
+        num_answer: tokens of the answer, at least 2, because the prefill produces the first one.
     """
     weights = FLOAT_BYTES * (shape.body_parameters + shape.head_parameters)
     keys = keys_seen(num_prompt, num_prompt + num_answer - 1) / (num_answer - 1)
@@ -194,22 +194,22 @@ def decode_bytes(shape: ModelShape, *, num_prompt: int, num_answer: int) -> floa
 
 
 def num_training_rows(prompts: Sequence[PromptWork]) -> int:
-    """Rows of a training pass that shares prompts: the last token of an answer predicts nothing."""
+    """Rows of a training pass that shares prompts. The last token of an answer needs no row: it predicts nothing."""
     return sum(p.num_prompt + sum(n - 1 for n in p.num_answers) for p in prompts)
 
 
 def num_generation_rows(prompts: Sequence[PromptWork]) -> int:
-    """Rows of a rollout that shares prompts and nothing else."""
+    """Rows of a rollout that shares only prompts."""
     return sum(p.num_prompt - p.num_cached + sum(n - 1 for n in p.num_answers) for p in prompts)
 
 
 def num_sequence_tokens(prompts: Sequence[PromptWork]) -> int:
-    """Tokens of all sequences, a prompt as often as it has answers."""
+    """Tokens of all sequences; a prompt counts once per answer."""
     return sum(len(p.num_answers) * p.num_prompt + sum(p.num_answers) for p in prompts)
 
 
 def gemm_flops(shape: ModelShape, work: Work) -> Mapping[str, float]:
-    """The work of each GEMM with parameters: qkv, o, gate_up, down (over all layers) and head."""
+    """FLOPs of each GEMM with parameters: qkv, o, gate_up, down (over all layers) and head."""
     per_parameter = work.body / shape.body_parameters
     layers = {
         name: per_parameter * shape.num_layers * i * o for name, (i, o) in shape.layer_gemms.items()

@@ -1,10 +1,9 @@
-"""The machine's own limit: how fast its GEMMs are at the model's shapes, right now, on these threads.
+"""The limit of the machine: the speed of its GEMMs at the model's shapes, now, with these threads.
 
-``limit_gflops`` is the FLOP-weighted harmonic mean of a rate for each product: the rate a program would reach that did
-nothing but the model's GEMMs. A product's rate is the larger of two medians into warm buffers, the BLAS
-(``torch.mm(x, W.t(), out=...)``) and zerogap's own: whichever library a program took, it could have taken the other.
-Attention's FLOPs are in ``share_of_limit``'s numerator though no attention is in the limit, so a share includes what
-attention costs beyond a GEMM of equal FLOPs.
+``limit_gflops`` is the FLOP-weighted harmonic mean of the GEMM rates: the speed of a program that only computes the
+model's GEMMs. The rate of a GEMM is the faster of two medians into warm buffers: the BLAS
+(``torch.mm(x, W.t(), out=...)``) and zerogap's kernel. ``share_of_limit`` counts the FLOPs of attention, but the limit
+contains no attention. If attention is slower than a GEMM of equal FLOPs, that lowers the share.
 
 M rows, I in, O out.
 """
@@ -25,43 +24,43 @@ if TYPE_CHECKING:
 _Multiply: TypeAlias = "Callable[[Tensor, Tensor, Tensor], object]"
 
 HEAD_CHUNK = 4096
-"""Columns of the head in one product, as the kernels compute it."""
+"""Columns of the head in one GEMM, as in the kernels."""
 
 _WARM_UP_CALLS = 3
 _MIN_SAMPLES = 7
 _SAMPLE_S = 0.01
-"""A sample is as many calls as take this long, so that the clock's and the interpreter's share vanishes."""
+"""Duration of one sample, which repeats the call so that the clock and the interpreter do not matter."""
 _SHAPE_S = 0.25
-"""Time for one product by one library, beyond the minimum of samples."""
+"""Time for one GEMM by one library; there are at least ``_MIN_SAMPLES`` samples."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What was measured at one number of rows."""
+    """GEMM rates at one number of rows."""
 
     num_rows: int
     by_library: Mapping[str, Mapping[str, float]]
-    """Median GFLOP/s by library (``blas``, ``zerogap``) and product: qkv, o, gate_up, down, head."""
+    """Median GFLOP/s by library (``blas``, ``zerogap``) and GEMM: qkv, o, gate_up, down, head."""
 
     @property
     def rates(self) -> dict[str, float]:
-        """By product, the faster library's."""
+        """The rate of the faster library for each GEMM."""
         gemm = next(iter(self.by_library.values()))
         return {name: max(found[name] for found in self.by_library.values()) for name in gemm}
 
     def gflops(self, flops: Mapping[str, float]) -> float:
-        """The limit for work that is distributed over the products like ``flops``, in GFLOP/s."""
+        """The limit in GFLOP/s for work that is distributed over the GEMMs like ``flops``."""
         return harmonic_mean(flops, self.rates)
 
 
 def harmonic_mean(flops: Mapping[str, float], rates: Mapping[str, float]) -> float:
-    """Total FLOPs over total time, each product at its own rate (zero-FLOP products do not count)."""
+    """Total FLOPs over total time, each GEMM at its own rate. A GEMM with 0 FLOPs takes no time."""
     seconds = sum(amount / rates[name] for name, amount in flops.items())
     return sum(flops.values()) / seconds
 
 
 def phase_limit_gflops(shape: ModelShape, work: Work, limits: Sequence[Limit]) -> float:
-    """Mean over measurements (before and after a run) of the limit for one phase's work."""
+    """The limit for the work of one phase: the mean over the measurements before and after a run."""
     flops = gemm_flops(shape, work)
     return sum(limit.gflops(flops) for limit in limits) / len(limits)
 
@@ -69,23 +68,23 @@ def phase_limit_gflops(shape: ModelShape, work: Work, limits: Sequence[Limit]) -
 def limit_gflops(
     shape: ModelShape, works: Mapping[str, Work], limits: Mapping[str, Sequence[Limit]]
 ) -> float:
-    """The limit for phases that follow each other, each at its own: all FLOPs over the time they would take."""
+    """The limit for consecutive phases: all FLOPs over the total time, each phase at its own limit."""
     rates = {phase: phase_limit_gflops(shape, work, limits[phase]) for phase, work in works.items()}
     return harmonic_mean({phase: work.total for phase, work in works.items()}, rates)
 
 
 def share_of_limit(flops: float, *, seconds: float, limit: float) -> float:
-    """``flops / seconds / limit``, the limit in GFLOP/s."""
+    """``flops / seconds / limit``, with the limit in GFLOP/s."""
     return flops / seconds / (limit * 1e9)
 
 
 def measure_limit(shape: ModelShape, *, num_rows: int, seconds_a_shape: float = _SHAPE_S) -> Limit:
-    """Time each product at ``num_rows`` rows on torch's present threads.
+    """Time each GEMM at ``num_rows`` rows with torch's current threads.
 
     Args:
         shape: of the model.
-        num_rows: of the products.
-        seconds_a_shape: time for one product by one library, beyond the minimum of samples.
+        num_rows: rows of the GEMMs.
+        seconds_a_shape: time for one GEMM by one library; there are at least ``_MIN_SAMPLES`` samples.
     """
     chunk = min(HEAD_CHUNK, shape.vocab_size)
     gemms = {**shape.layer_gemms, "head": (shape.hidden_size, chunk)}
@@ -99,19 +98,19 @@ def measure_limit(shape: ModelShape, *, num_rows: int, seconds_a_shape: float = 
 
 
 class LimitSide:
-    """Measures in a process of its own."""
+    """Measures limits in a separate process."""
 
     def __init__(self, *, shape: ModelShape) -> None:
         self._shape = shape
 
     def measure(self, *, num_rows: int) -> tuple[Limit, float | None]:
-        """The products, and the multiply-adds from registers alone."""
+        """The GEMM rates, and the peak of multiply-adds on registers in GFLOP/s."""
         from zerogap.kernels.roofline import measure_fma_peak
 
         return measure_limit(self._shape, num_rows=num_rows), measure_fma_peak()
 
     def bandwidth(self) -> tuple[float, float]:
-        """(read, copy) of memory, GB/s."""
+        """(read, copy) bandwidth of memory in GB/s."""
         from zerogap.kernels.roofline import measure_bandwidth
 
         found = measure_bandwidth()

@@ -1,7 +1,7 @@
-"""How fast are rollouts, and single sequences, against the machine's limit and against the alternatives?
+"""How fast are rollouts and single sequences, compared with the machine's limit and with the alternatives?
 
-Every answer is exactly as long as asked, log-probs are on, temperature 1, fp32, and the prefix cache is empty before
-each run, as after a weight update. Sides take turns; a share or a ratio is of runs that stood next to each other.
+Every answer has the requested length. Log-probs are on, the temperature is 1, and numbers are fp32. The prefix cache is
+empty before each run, as after a weight update. Sides take turns; shares and ratios compare consecutive runs.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ _VARIANTS: dict[str, dict[str, dict[str, bool]]] = {
     "llama.cpp": {"llama.cpp, with log-probs": {}},
 }
 _FEW_SEQUENCES = 64
-"""Up to here every peer ends a run within about a minute on two cores."""
+"""With at most this many sequences, every peer finishes a run in about a minute on two cores."""
 
 
 @dataclass
 class _Runs:
-    """Of one shape."""
+    """The runs of one shape."""
 
     ours: list[Measured] = field(default_factory=list)
     peers: dict[str, dict[str, list[PeerMeasured]]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class _Runs:
 
 
 class Generation:
-    """Rollouts of several shapes; a shape of one sequence is also measured against memory's bandwidth."""
+    """Rollouts of several shapes. A single sequence is also compared with memory bandwidth."""
 
     name = "rollout"
 
@@ -57,23 +57,23 @@ class Generation:
         all_peers: bool = False,
         profile: bool = False,
     ) -> None:
-        # Small ones first, so that a side's high-water mark is the present shape's.
+        # Small shapes first, so that the peak memory of a side belongs to the current shape.
         self._shapes = sorted(shapes, key=lambda shape: shape.num_output_tokens)
         self._repeats, self._choice, self._profile = repeats, choice, profile
         self._all_peers = all_peers
         self._model: ModelShape | None = None
         self._runs = {shape: _Runs() for shape in self._shapes}
         self._versions: dict[str, str] = {}
-        """Of peers in other environments."""
+        """Versions of peers in other environments."""
         self.failures: list[str] = []
 
     @property
     def num_prompts(self) -> int:
-        """The most of any shape."""
+        """The largest number of any shape."""
         return max(shape.num_prompts for shape in self._shapes)
 
     def measure(self, setting: Setting) -> None:
-        """Start all sides, then shape by shape and repeat by repeat."""
+        """Start all sides, then measure each shape repeatedly."""
         self._model = setting.prepared.shape
         with ExitStack() as stack:
             setting.say("rollout: starting zerogap")
@@ -88,7 +88,7 @@ class Generation:
                 self._measure_shape(setting, shape, ours, peers)
 
     def tables(self) -> list[Table]:
-        """Rollouts, the roofline, single sequences, and where the engine's time went."""
+        """Tables of rollouts, the roofline, single sequences and the engine's time."""
         results = self.results()
         if not results:
             return []
@@ -120,12 +120,12 @@ class Generation:
         return tables
 
     def report(self) -> dict[str, Any]:
-        """Every shape's numbers, and who did not take part."""
+        """Every shape's numbers, and which peers are missing."""
         notes = [*self._missing(), *self.failures]
         return {"shapes": self.results(), "notes": notes, "versions": self._versions}
 
     def results(self) -> list[dict[str, Any]]:
-        """Of every shape that has been measured at least once."""
+        """Results of every shape that has been measured at least once."""
         return [self._result(shape, runs) for shape, runs in self._runs.items() if runs.ours]
 
     def _start_peers(self, setting: Setting, stack: ExitStack) -> dict[str, Side]:
@@ -182,7 +182,7 @@ class Generation:
         notes = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
         alone = [str(shape) for shape in self._shapes if not self._is_for_peers(shape)]
         if asked and alone:
-            notes.append(f"{', '.join(alone)}: zerogap alone; --all-peers takes the time for the others")  # fmt: skip
+            notes.append(f"{', '.join(alone)}: only zerogap was measured; --all-peers measures the others too")  # fmt: skip
         return notes
 
     def _result(self, shape: RunShape, runs: _Runs) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class Generation:
             for variant, measured in variants.items()
         }
         ratios = {
-            # To a peer's fastest variant, though zerogap always has log-probs.
+            # Relative to a peer's fastest variant, though zerogap always computes log-probs.
             f"ratio_to_{name.replace('.', '_')}": min(
                 peers[variant]["ratio"]["median"] for variant in variants
             )
@@ -210,7 +210,7 @@ class Generation:
 
 
 def roofline_table(title: str, results: Sequence[dict[str, Any]]) -> Table:
-    """Each phase: its work, its rate, and what the machine allows."""
+    """Each phase: its work, its rate, and the machine's limit."""
     return Table(
         title,
         [
@@ -221,7 +221,7 @@ def roofline_table(title: str, results: Sequence[dict[str, Any]]) -> Table:
                 "GFLOP": phase["body_gflop"] + phase["head_gflop"] + phase["attention_gflop"],
                 "of it attention": show_share(_attention_share(phase)),
                 "GFLOP/s": phase["gflops"],
-                # Few rows are bound by memory, and products of few rows are no measure of anything.
+                # A single sequence is bound by memory, so the GEMM limit says nothing.
                 "limit GFLOP/s": None if result.get("decoding") else phase["limit_gflops"],
                 "share of limit": show_share(
                     None if result.get("decoding") else phase["share_of_limit"]
@@ -242,7 +242,7 @@ def _attention_share(phase: dict[str, float]) -> float:
 
 def _decoding_table(results: Sequence[dict[str, Any]]) -> Table:
     return Table(
-        "A single sequence against memory: every matrix and the context's keys and values are read once a token",
+        "A single sequence against memory bandwidth: each token reads every matrix and the context's keys and values once",
         [
             {
                 "shape": result["shape"],
@@ -262,7 +262,7 @@ def _decoding_table(results: Sequence[dict[str, Any]]) -> Table:
 
 def _rows(result: dict[str, Any]) -> list[dict[str, str]]:
     before, after = result["limit_gflops_before"], result["limit_gflops_after"]
-    # Few rows are bound by memory: the table of single sequences has their share.
+    # A single sequence is bound by memory; another table shows its share.
     is_single = result["decoding"] is not None
     ours = {
         "shape": result["shape"],

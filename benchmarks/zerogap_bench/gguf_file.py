@@ -1,4 +1,4 @@
-"""zerogap's weights as a GGUF file in fp32, for llama.cpp; without a tokenizer, since ids go in and come out."""
+"""Writes zerogap's weights as an fp32 GGUF file for llama.cpp, without a tokenizer, because only ids are exchanged."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,22 +13,22 @@ from zerogap.models.family import GgufFormat
 
 
 def write_gguf(model: CausalLM, path: Path) -> None:
-    """Write all tensors and the sizes llama.cpp needs.
+    """Write all tensors and the sizes that llama.cpp needs.
 
     Args:
         model: its weights are read, never changed.
         path: of the file; replaced if it exists.
 
     Raises:
-        BenchmarkError: the model scales its rotary positions, which is not written here.
+        BenchmarkError: the model scales its rotary positions, or its family has no known GGUF format.
     """
     config = model.config
     if config.rope_scaling is not None:
-        msg = f"llama.cpp's side cannot run this model: its rotary positions are scaled ({config.rope_scaling}), which is not exported; leave llama.cpp out of --peers"
+        msg = f"llama.cpp cannot run this model: its rotary positions are scaled ({config.rope_scaling}), and the export does not support that; leave llama.cpp out of --peers"
         raise BenchmarkError(msg)
     stored_as = find_family(config.family).gguf
     if stored_as is None:
-        msg = f"llama.cpp's side cannot run this model: no GGUF format is known for the family {config.family}; leave llama.cpp out of --peers"
+        msg = f"llama.cpp cannot run this model: no GGUF format is known for the family {config.family}; leave llama.cpp out of --peers"
         raise BenchmarkError(msg)
     writer = gguf.GGUFWriter(path, stored_as.name)
     _write_sizes(writer, config)
@@ -66,6 +66,6 @@ def _tensors(model: CausalLM, stored_as: GgufFormat) -> Iterator[tuple[str, np.n
 
 
 def _pairs_from_halves(weight_OI: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Rows of each head from (0, 1, 2, ...) to llama.cpp's order (0, H/2, 1, H/2 + 1, ...), which rope turns in pairs."""
+    """Reorder the rows of each head to llama.cpp's order (0, H/2, 1, H/2 + 1, ...), in which rope rotates neighbours."""
     halves = weight_OI.unflatten(0, (-1, 2, head_dim // 2))
     return halves.transpose(1, 2).flatten(0, 2)

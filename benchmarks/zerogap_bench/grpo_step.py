@@ -1,12 +1,12 @@
-"""How fast is one whole GRPO step, as a share of what this machine can do, and against TRL?
+"""How fast is a whole GRPO step, as a share of the machine's limit, and compared with TRL?
 
 A step generates all answers, rewards them (pseudo-random numbers, so that every group has a signal), computes
-advantages, trains once on everything and publishes the weights to the engine. TRL's GRPOTrainer does the same with
+advantages, trains once on all samples and publishes the weights to the engine. TRL's GRPOTrainer does the same with
 the same model, prompts, lengths and objective.
 
-Two shares are shown. ``share_of_limit`` counts the work as it is done here, a group's prompt once;
-``conventional_share`` counts 2 N a generated or prefilled token and 6 N a trained one (8 N with recomputation) for
-every token of every sequence, as papers do: it credits work that sharing prompts avoids, so it is no efficiency.
+There are two shares. ``share_of_limit`` counts the prompt of a group once, as it is computed here. ``conventional_share``
+counts every token of every sequence, as papers do: 2 N per generated or prefilled token and 6 N per trained one (8 N with
+recomputation). It counts work that prompt sharing avoids, so it is not an efficiency.
 """
 
 import math
@@ -43,7 +43,7 @@ LEARNING_RATE = 1e-6
 
 @dataclass
 class _Runs:
-    """Of one shape."""
+    """The runs of one shape."""
 
     ours: list[Measured] = field(default_factory=list)
     trl: list[PeerMeasured] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Runs:
 
 
 class GrpoStep:
-    """Whole steps of zerogap, and of TRL in between."""
+    """Whole steps of zerogap and TRL, in turns."""
 
     name = "step"
 
@@ -76,17 +76,17 @@ class GrpoStep:
 
     @property
     def num_prompts(self) -> int:
-        """The most of any shape."""
+        """The largest number of any shape."""
         return max(shape.num_prompts for shape in self._runs)
 
     def measure(self, setting: Setting) -> None:
-        """Each shape with sides of its own: a trainer's memory is large."""
+        """Measure each shape in new processes, because a trainer's memory is large."""
         self._model = setting.prepared.shape
         for shape, runs in self._runs.items():
             self._measure_shape(setting, shape, runs)
 
     def tables(self) -> list[Table]:
-        """Steps, the roofline, and where a step's time went."""
+        """Tables of steps, the roofline and the parts of a step's time."""
         results = self.results()
         if not results:
             return []
@@ -110,11 +110,11 @@ class GrpoStep:
         return tables
 
     def report(self) -> dict[str, Any]:
-        """Every shape's numbers, and whether TRL took part."""
+        """Every shape's numbers, and notes on TRL."""
         return {"shapes": self.results(), "notes": self._notes()}
 
     def results(self) -> list[dict[str, Any]]:
-        """Of every shape that has been measured at least once."""
+        """Results of every shape that has been measured at least once."""
         return [self._result(shape, runs) for shape, runs in self._runs.items() if runs.ours]
 
     def _measure_shape(self, setting: Setting, shape: RunShape, runs: _Runs) -> None:
@@ -168,14 +168,14 @@ class GrpoStep:
         self.failures.append(f"TRL failed: {str(error).strip().splitlines()[-1]}")
 
     def _micro_batch_of(self, shape: RunShape) -> int:
-        """Sequences in a forward pass of TRL's, which wants their number divided evenly."""
+        """Sequences in a forward pass of TRL; it must divide the number of sequences."""
         return math.gcd(self._trl_micro_batch, shape.num_sequences)
 
     def _notes(self) -> list[str]:
         reason = self._choice.why_not("trl") if "trl" in self._choice.names else None
         missing = [] if reason is None else [f"trl: {reason}"]
         smaller = [
-            f"{shape}: TRL computed {self._micro_batch_of(shape)} sequences at a time, since {self._trl_micro_batch} do not divide its {shape.num_sequences}: its time says little"
+            f"{shape}: TRL computed {self._micro_batch_of(shape)} sequences at a time, because {self._trl_micro_batch} does not divide {shape.num_sequences}; its time is not comparable"
             for shape, runs in self._runs.items()
             if runs.trl and self._micro_batch_of(shape) != self._trl_micro_batch
         ]
@@ -226,16 +226,7 @@ def start_step(
     numerics: str = "exact",
     precision: str = "fp32",
 ) -> Worker:
-    """Start zerogap's side.
-
-    Args:
-        prepared: model and prompts.
-        shape: of a step.
-        micro_batch_tokens: train.micro_batch_tokens.
-        recompute: train.recompute.
-        numerics: of the recipe.
-        precision: model.dtype.
-    """
+    """Start zerogap's side; the last four arguments are settings of a recipe."""
     train = {
         "learning_rate": LEARNING_RATE,
         "micro_batch_tokens": micro_batch_tokens,
@@ -248,7 +239,7 @@ def start_step(
 
 
 def micro_batch_rows(prepared: Prepared, shape: RunShape, budget: int) -> int:
-    """Rows of an average micro-batch, for the limit."""
+    """Average rows of a micro-batch, for the limit."""
     answers = (shape.max_new_tokens,) * shape.group_size
     prompts = prepared.prompt_ids[: shape.num_prompts]
     total = num_training_rows([PromptWork(len(ids), 0, answers) for ids in prompts])

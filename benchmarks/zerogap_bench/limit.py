@@ -1,4 +1,4 @@
-"""How fast are this machine's GEMM at the model's shapes, multiply-adds and memory, right now?"""
+"""How fast are this machine's GEMMs at the model's shapes, its multiply-adds and its memory?"""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,7 +12,7 @@ from zerogap_bench.workers import Worker
 
 
 class MachineLimit:
-    """The limits that all other questions divide by."""
+    """Measures the limits that all shares refer to."""
 
     name = "limit"
 
@@ -26,11 +26,11 @@ class MachineLimit:
 
     @property
     def num_prompts(self) -> int:
-        """None are read."""
+        """Prompts are not used; the preparation needs at least one."""
         return 1
 
     def measure(self, setting: Setting) -> None:
-        """Every number of rows in turn, then again."""
+        """Measure every number of rows in turn, repeatedly."""
         self._model = setting.prepared.shape
         with Worker(
             "limit", "zerogap_bench.gemm:LimitSide",
@@ -61,14 +61,14 @@ class MachineLimit:
         ]
         if not rows:
             return []
-        notes = [f"multiply-adds from registers alone: {peak:.0f} GFLOP/s"] if peak else []
+        notes = [f"multiply-adds on registers: {peak:.0f} GFLOP/s"] if peak else []
         if self._bandwidth:
             read, copy = (median(column) for column in zip(*self._bandwidth, strict=True))
-            notes.append(f"memory: {read:.1f} GB/s read; {copy:.1f} GB/s read plus written by a copy")  # fmt: skip
+            notes.append(f"memory: {read:.1f} GB/s read; {copy:.1f} GB/s read plus written in a copy")  # fmt: skip
         return [Table("GEMM: GFLOP/s, median of the measurements", rows, notes)]
 
     def report(self) -> dict[str, Any]:
-        """Everything, with its spread."""
+        """All numbers with their spread."""
         reads, copies = zip(*self._bandwidth, strict=True) if self._bandwidth else ((), ())
         return {
             "rows": self._results(),

@@ -1,4 +1,4 @@
-"""The machine of a measurement, and the load by other processes."""
+"""Describes the machine of a measurement, its memory, and the load by other processes."""
 
 import os
 import platform
@@ -11,15 +11,14 @@ from pathlib import Path
 from time import perf_counter
 
 _PACKAGES = ("torch", "transformers", "trl", "llama-cpp-python", "numpy")
-_PROC_STATUS = Path("/proc/self/status")
 _PROC_STAT = Path("/proc/stat")
 _IDLE_FIELDS = (3, 4)
 """Of /proc/stat's cpu line: idle and iowait."""
 
 
 def describe_machine() -> dict[str, object]:
-    """Processor, cores, versions and the commit that was measured; ``-dirty`` when files differ from it."""
-    # Imported here because it loads torch, which the displaying process does not need otherwise.
+    """Processor, cores, versions, and the measured commit, with ``-dirty`` if files differ from it."""
+    # Imported here because it loads torch, which the main process does not need otherwise.
     from zerogap.run.machine import processor_name
 
     return {
@@ -32,10 +31,10 @@ def describe_machine() -> dict[str, object]:
 
 
 class PeakMemory:
-    """Largest resident memory of this process, in 10^9 bytes, without what measuring the machine took.
+    """Peak resident memory of this process, in 10^9 bytes, without the blocks inside ``leave_out``.
 
-    The system's own high-water mark counts everything. ``leave_out`` reads it, lets a block run and sets it back to what
-    is in use afterwards, where the system allows that (Linux); elsewhere the block's buffers count too.
+    The high-water mark of the system counts everything. ``leave_out`` reads it before a block and resets it afterwards.
+    Where the system does not allow a reset (other than Linux), the block's memory counts too.
     """
 
     def __init__(self) -> None:
@@ -43,51 +42,50 @@ class PeakMemory:
 
     @property
     def gb(self) -> float:
-        """So far."""
+        """The peak so far."""
         return max(self._before_gb, _high_water_gb())
 
     @contextmanager
     def leave_out(self) -> Generator[None]:
-        """What the block allocates and frees again does not count."""
+        """Do not count memory that the block allocates and frees."""
         self._before_gb = self.gb
         yield
         _reset_high_water()
 
 
 def _high_water_gb() -> float:
-    if _PROC_STATUS.exists():
-        lines = dict(line.split(":", 1) for line in _PROC_STATUS.read_text().splitlines())
-        return int(lines["VmHWM"].split()[0]) * 1024 / 1e9
+    peak = _proc_bytes("self/status", "VmHWM")
     # macOS counts ru_maxrss in bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if peak is None else peak) / 1e9
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process now; None where /proc is missing."""
-    if not _PROC_STATUS.exists():
-        return None
-    lines = dict(line.split(":", 1) for line in _PROC_STATUS.read_text().splitlines())
-    return int(lines["VmRSS"].split()[0]) * 1024
+    """Resident memory of this process now; None without /proc."""
+    return _proc_bytes("self/status", "VmRSS")
 
 
 def available_bytes() -> int | None:
-    """Memory that new work can have; None where /proc is missing."""
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
+    """Memory that a process can still allocate; None without /proc."""
+    return _proc_bytes("meminfo", "MemAvailable")
+
+
+def _proc_bytes(file: str, field: str) -> int | None:
+    path = Path("/proc", file)
+    if not path.exists():
         return None
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * 1024
+    lines = dict(line.split(":", 1) for line in path.read_text().splitlines())
+    return int(lines[field].split()[0]) * 1024
 
 
 def _reset_high_water() -> None:
     clear_refs = Path("/proc/self/clear_refs")
-    # Absent on other systems, and closed in some containers: then the mark stays, which reports too much, never too little.
+    # Missing on other systems and read-only in some containers. Then the mark stays, so the peak may be too high, never too low.
     if clear_refs.exists() and os.access(clear_refs, os.W_OK):
         clear_refs.write_text("5")
 
 
 class OthersLoad:
-    """Share of all cores that other processes used while this was open; None where /proc is missing."""
+    """Share of all cores that other processes used inside the context; None without /proc."""
 
     def __enter__(self) -> "OthersLoad":
         self._start = self._now()
@@ -109,14 +107,14 @@ class OthersLoad:
 def _busy_seconds() -> float:
     if not _PROC_STAT.exists():
         return 0.0
-    # user nice system idle iowait irq softirq steal; guest times are within user's.
+    # user nice system idle iowait irq softirq steal; user includes the guest times.
     ticks = [int(field) for field in _PROC_STAT.read_text().splitlines()[0].split()[1:9]]
     busy = sum(tick for place, tick in enumerate(ticks) if place not in _IDLE_FIELDS)
     return busy / os.sysconf("SC_CLK_TCK")
 
 
 def _processor_kind() -> list[str]:
-    # In a virtual machine processors of several generations may have the same name.
+    # In a virtual machine, processors of several generations may have the same name.
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return []
@@ -136,7 +134,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    # Of the checkout this file lies in; an installed package has none.
+    # The commit of the checkout that contains this file; an installed package has none.
     root = Path(__file__).parents[2]
     try:
         described = subprocess.run(

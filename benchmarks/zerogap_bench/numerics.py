@@ -1,8 +1,8 @@
-"""What does ``numerics = "exact"`` cost against ``"fast"``, and bf16 against fp32, in the time of a GRPO step?
+"""How much time does a GRPO step take with ``numerics = "exact"`` and ``"fast"``, and with bf16 and fp32?
 
-One process per kind, in turns. "exact" starts with the probe of batch invariance on the model's shapes; "fast" times both
-kinds of GEMM on its weights, and each side uses the faster; bf16 rounds the result of each operation and keeps fp32 master
-weights. If two kinds choose the same kernels, they differ only by noise; the report says so.
+Each kind has its own process; they take turns. "exact" first probes batch invariance on the model's shapes. "fast" times
+both kinds of GEMM on the model's weights, and each side uses the faster one. bf16 rounds the result of each operation and
+keeps fp32 master weights. The report names the kernels: kinds with the same kernels differ only by noise.
 """
 
 from contextlib import ExitStack
@@ -32,7 +32,7 @@ _RATIOS = {"ratio": ("exact", "fast"), "bf16_ratio": ("bf16", "exact")}
 
 
 class Numerics:
-    """Steps of all kinds, in rounds."""
+    """Steps of all kinds, in turns."""
 
     name = "numerics"
 
@@ -45,11 +45,11 @@ class Numerics:
 
     @property
     def num_prompts(self) -> int:
-        """Of the shape."""
+        """Prompts of the shape."""
         return self._shape.num_prompts
 
     def measure(self, setting: Setting) -> None:
-        """Rounds of steps in alternating order, because later steps meet a warmer machine."""
+        """Measure rounds of steps in alternating order, because the machine gets warmer during a round."""
         rows = micro_batch_rows(setting.prepared, self._shape, self._micro_batch_tokens)
         with ExitStack() as stack:
             sides = {}
@@ -72,7 +72,7 @@ class Numerics:
                     setting.say(f"numerics {self._shape}, run {repeat + 1}, {_SIDES[name]}: {run.seconds:.1f} s")  # fmt: skip
 
     def tables(self) -> list[Table]:
-        """Step times, their ratios, the peak of memory and the time at the start."""
+        """A table of step times, their ratios, peak memory and the time of the probe."""
         found = self.report()
         if not found:
             return []
@@ -92,7 +92,7 @@ class Numerics:
         return [Table(title, rows, load_warning(loads))]
 
     def report(self) -> dict[str, Any]:
-        """Step times, the ratios within each round, and what was settled at the start."""
+        """Step times, the ratios within each round, and the chosen kernels."""
         seconds = {name: [run.seconds for run in runs] for name, runs in self._runs.items()}
         num_rounds = min(map(len, seconds.values()))
         if not num_rounds:

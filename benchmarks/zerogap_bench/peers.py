@@ -45,7 +45,7 @@ _BY_NAME = {peer.name: peer for peer in _PEERS}
 
 @dataclass(frozen=True)
 class Choice:
-    """Which peers take part, and where vLLM is."""
+    """The requested peers, and the Python that has vLLM."""
 
     names: tuple[str, ...]
     vllm_python: Path | None
@@ -67,7 +67,7 @@ class Choice:
 def start_rollout(
     name: str, choice: Choice, prepared: Prepared, shapes: Sequence[RunShape]
 ) -> Side:
-    """A peer that generates.
+    """Start a peer that generates.
 
     Raises:
         BenchmarkError: it does not start.
@@ -84,10 +84,10 @@ def start_rollout(
 
 
 class VllmSide:
-    """vLLM in its own interpreter, with the calls of the other sides."""
+    """vLLM in its own interpreter, with the interface of the other sides."""
 
     def __init__(self, python: Path, prepared: Prepared, shapes: Sequence[RunShape]) -> None:
-        """Start it and load the model, for about a minute.
+        """Start it and load the model, which takes about a minute.
 
         Raises:
             BenchmarkError: it does not start.
@@ -105,7 +105,7 @@ class VllmSide:
                 threads=prepared.threads,
                 max_len=max_len,
                 max_sequences=most,
-                # Whole GB, as vLLM takes it: room for every sequence without sharing.
+                # vLLM takes whole GB. Enough for every sequence without sharing.
                 kv_cache_gb=1 + int(kv_bytes * (max_len + 32) * most / 1e9),
             )["version"]
             self.call("run", shape=RunShape(1, 2, 2), seed=0, with_log_probs=True)
@@ -120,7 +120,7 @@ class VllmSide:
         self._side.__exit__(*exception)
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """``run(shape, seed, with_log_probs)``; the seed is vLLM's own at its start."""
+        """``run(shape, seed, with_log_probs)``; the seed is ignored, because vLLM takes one only at its start."""
         if method != "run":
             msg = f"vLLM's side has no method {method!r}"
             raise BenchmarkError(msg)
@@ -136,7 +136,7 @@ class VllmSide:
 
 
 def read_measured(reply: object) -> PeerMeasured:
-    """The record in a script's reply.
+    """The measurement in a script's reply.
 
     Raises:
         BenchmarkError: it has other fields.
@@ -147,5 +147,5 @@ def read_measured(reply: object) -> PeerMeasured:
     try:
         return PeerMeasured(**{str(name): value for name, value in reply.items()})
     except TypeError as error:
-        msg = f"a run's reply has the fields {sorted(map(str, reply))}; it must have seconds, others_load and peak_rss_gb ({error})"
+        msg = f"a run's reply has the fields {sorted(map(str, reply))} ({error}); it must have seconds, others_load and peak_rss_gb"
         raise BenchmarkError(msg) from error

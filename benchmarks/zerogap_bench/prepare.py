@@ -1,4 +1,4 @@
-"""What all sides start from: the same weights in every side's format, and the same prompts as ids."""
+"""Prepares the same weights in the format of each side, and the same prompts as ids."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Plain values that cross processes."""
+    """Model files and prompts, as plain values that can be sent to another process."""
 
     model: str
-    """Source that zerogap loads."""
+    """Model source for zerogap."""
     folder: str
     """The same weights and tokenizer for transformers, TRL and vLLM; fp32."""
     gguf: str | None
-    """The same weights for llama.cpp, fp32; None where it takes no part."""
+    """The same weights for llama.cpp, fp32; None without llama.cpp."""
     prompt_texts: tuple[str, ...]
-    """Rendered with the chat template where there is one."""
+    """Rendered with the chat template, if the tokenizer has one."""
     prompt_ids: tuple[tuple[int, ...], ...]
     shape: ModelShape
     max_positions: int
-    """Longest sequence the model declares, in tokens."""
+    """Longest sequence that the model supports, in tokens."""
     threads: int
     kernels: str
-    """Which of zerogap's kernels run here."""
+    """zerogap's kernels on this machine."""
 
     def describe(self) -> str:
         """One line."""
@@ -49,7 +49,7 @@ def prepare(
         model: anything zerogap loads.
         folder: gets the exported weights.
         num_prompts: different prompts.
-        threads: of all sides; None takes torch's own number.
+        threads: of all sides; None: torch's default.
         with_gguf: export for llama.cpp as well.
     """
     with Worker("preparation", "zerogap_bench.prepare:Preparation", threads=threads) as worker:
@@ -59,7 +59,7 @@ def prepare(
 
 
 class Preparation:
-    """Lives in a worker process, so that loading and exporting are in nobody's peak memory."""
+    """Runs in a separate process, so that loading and exporting do not count in any side's peak memory."""
 
     def prepare(self, *, model: str, folder: Path, num_prompts: int, with_gguf: bool) -> Prepared:
         """See ``prepare``."""

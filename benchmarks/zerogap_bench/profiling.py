@@ -1,7 +1,7 @@
-"""Where a run's time goes: torch's operators by shape and zerogap's own kernels, as shares of the wall time.
+"""Profiles a run: torch's operators by shape and zerogap's kernels, as shares of the wall time.
 
-Times are those of the main thread, which takes part in every parallel region, so they add up to the wall time; what
-no operator explains is Python, and the time between operators.
+The times are those of the main thread, which takes part in every parallel region, so they add up to the wall time. The
+rest is Python and the time between operators.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class ProfileTable:
 
     seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """Largest first: name, shapes, calls, seconds, share of the wall time, GFLOP/s where it is a GEMM."""
+    """Largest first: name, shapes, calls, seconds, share of the wall time, and GFLOP/s for GEMMs."""
 
 
 @contextmanager
 def profiled() -> Generator[ProfileTable]:
-    """Profile the block. The profiler itself costs time: compare shares, not seconds."""
+    """Profile the block. The profiler takes time itself, so compare shares, not seconds."""
     from torch.profiler import ProfilerActivity, profile
 
     table = ProfileTable()
@@ -42,7 +42,7 @@ def profiled() -> Generator[ProfileTable]:
 
 @contextmanager
 def _named_kernels() -> Generator[None]:
-    """The C++ kernels are no torch operators; give each call a range with its name, made directly or in a recorded pass."""
+    """Give each call of a C++ kernel, direct or in a captured graph, a range with its name: torch does not know them."""
     from torch.profiler import record_function
 
     from zerogap.kernels.graph import CapturedGraph

@@ -1,4 +1,4 @@
-"""Word problems of about equal length: the same ones for everybody and on every machine."""
+"""Word problems of about equal length, the same for every side and on every machine."""
 
 from random import Random
 

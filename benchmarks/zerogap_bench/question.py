@@ -1,4 +1,4 @@
-"""What the questions have in common: each is measured step by step and can be shown at any moment."""
+"""The interface of all questions. A question measures step by step, and its results can be shown at any time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,38 +11,38 @@ from zerogap_bench.tables import Table
 
 @dataclass(frozen=True)
 class Setting:
-    """What every measurement starts from."""
+    """Model, prompts and a folder for a measurement."""
 
     prepared: Prepared
     folder: Path
-    """For files of the sides; gone afterwards."""
+    """For files of the sides; removed afterwards."""
     say: Callable[[str], None]
     """Shows a line of progress."""
 
 
 class Question(Protocol):
-    """One thing to find out. Holds what has been measured, so an interrupted one can be shown as well."""
+    """A question that a benchmark answers. It keeps its measurements, so results can be shown after an interrupt."""
 
     name: str
 
     @property
     def num_prompts(self) -> int:
-        """Different prompts it needs."""
+        """Number of different prompts that it needs."""
         ...
 
     @property
     def failures(self) -> list[str]:
-        """What went wrong with a side; the others were measured all the same."""
+        """Errors of failed sides; the other sides were still measured."""
         ...
 
     def measure(self, setting: Setting) -> None:
-        """Measure everything, one run after the other."""
+        """Measure all runs, one after the other."""
         ...
 
     def tables(self) -> list[Table]:
-        """What has been measured so far."""
+        """The results so far, as tables."""
         ...
 
     def report(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """The results so far, as plain values."""
         ...

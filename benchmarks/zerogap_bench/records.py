@@ -1,4 +1,4 @@
-"""What a measured run tells the process that asked for it; no imports that cost anything."""
+"""Results of measured runs, as sent to the main process. Imports neither torch nor a peer."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from zerogap_bench.gemm import Limit
 
 @dataclass(frozen=True)
 class Decoding:
-    """The steps of a run after its first token."""
+    """Decoding of a run after its first token."""
 
     seconds_per_token: float
     read_gb_s: tuple[float, float]
@@ -23,33 +23,33 @@ class Measured:
 
     seconds: float
     others_load: float | None
-    """Share of all cores that other processes took meanwhile."""
+    """Share of all cores that other processes used during the run."""
     prompts: tuple[PromptWork, ...]
     limits: dict[str, tuple[Limit, Limit]]
     """By phase: before and after the run."""
     phase_seconds: dict[str, float]
     """By phase."""
     fma_gflops: tuple[float, float] | None
-    """Multiply-adds from registers alone, before and after the run; None without the C++ kernels."""
+    """Multiply-adds on registers, before and after the run; None without the C++ kernels."""
     peak_rss_gb: float
     seconds_by_part: dict[str, float] = field(default_factory=dict)
     num_recomputed_tokens: int = 0
-    """Rows that the engine computed twice; they get no credit."""
+    """Rows that the engine computed twice; they do not count as work."""
     num_generation_rows: int = 0
     """Rows that the engine computed for the first time."""
     num_head_rows: int = 0
-    """Hidden states that tokens were drawn from."""
+    """Hidden states from which tokens were drawn."""
     num_training_rows: int = 0
     num_distinct_training_rows: int = 0
-    """Without those that several micro-batches compute."""
+    """Training rows without repetitions by several micro-batches."""
     num_micro_batches: int = 0
     decoding: Decoding | None = None
-    """Of a single sequence."""
+    """Set for a single sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingCell:
-    """Decoding at one number of sequences and one length of context."""
+    """Decoding with one number of sequences and one context length."""
 
     num_sequences: int
     group_size: int
@@ -57,11 +57,11 @@ class ScalingCell:
     context: int
     """Tokens of a prompt."""
     prefill_tokens_per_s: float
-    """Prompt tokens, each computed once."""
+    """Prompt tokens per second, each computed once."""
     seconds_per_step: tuple[float, ...]
-    """Of one decoded token in every sequence, one timing each."""
+    """One timing each: seconds of a step that decodes one token per sequence."""
     bytes_per_context_token: float | None
-    """Growth of resident memory while the second half of the prompts was computed, a token; None where it is unknown or too little."""
+    """Growth of resident memory per token over the second half of the prompts; None if it is unknown or too small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,4 +72,4 @@ class PeerMeasured:
     others_load: float | None
     peak_rss_gb: float
     generate_s: float | None = None
-    """Of it, spent generating, where a run does more."""
+    """Seconds of generation, if a run also does other work."""

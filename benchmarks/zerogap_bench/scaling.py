@@ -1,7 +1,7 @@
-"""What does a generated token cost with few and with many sequences, after short and after long contexts?
+"""How much time does a generated token take with few or many sequences, and with short or long contexts?
 
-zerogap alone, decoding only: prompts are in the prefix cache, and a run with one new token is subtracted from a run with
-more. Sequences come in groups that share their prompt, as in a rollout; a group's keys and values are held once.
+Only zerogap, and only decoding: prompts are in the prefix cache, and the time of a run with one new token is subtracted
+from that of a longer run. Sequences come in groups that share a prompt and its keys and values, as in a rollout.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from zerogap_bench.workers import Worker
 
 NEW_TOKENS = 16
 _PROMPTS = 32
-"""Different texts that contexts are made of."""
+"""Number of different texts from which contexts are built."""
 _MEMORY_SHARE = 0.6
-"""Of what is available, for a cell's keys and values; the rest is for weights and activations."""
+"""Share of the available memory for keys and values of a cell; the rest is for weights and activations."""
 
 
 class Scaling:
-    """A cell for each number of sequences and each length of context."""
+    """A cell for each number of sequences and each context length."""
 
     name = "scaling"
 
@@ -45,11 +45,11 @@ class Scaling:
 
     @property
     def num_prompts(self) -> int:
-        """Enough for contexts that differ."""
+        """Enough for different contexts."""
         return _PROMPTS
 
     def measure(self, setting: Setting) -> None:
-        """Short contexts first: they are cheap."""
+        """Measure all cells, short contexts first, because they are fast."""
         self._kv_bytes = kv_bytes_per_token(setting.prepared.shape)
         setting.say("scaling: starting zerogap")
         with Worker(
@@ -71,7 +71,7 @@ class Scaling:
                     )  # fmt: skip
 
     def tables(self) -> list[Table]:
-        """One row a cell."""
+        """A table with one row per cell."""
         if not self._cells:
             return []
         rows = [
@@ -107,10 +107,10 @@ class Scaling:
 
     def _why_not(self, num_sequences: int, context: int, max_positions: int) -> str | None:
         if context < 2:
-            return "left out; a prompt is computed in two halves, so it has at least 2 tokens"
+            return "left out; a prompt is computed in two halves, so it needs at least 2 tokens"
         longest = context + self._new_tokens + 1
         if longest > max_positions:
-            return f"left out; the model's longest sequence is {max_positions} tokens"
+            return f"left out; the model supports at most {max_positions} tokens"
         if num_sequences % min(self._group_size, num_sequences):
             return f"left out; not a whole number of groups of {self._group_size}"
         groups = num_sequences // min(self._group_size, num_sequences)

@@ -1,7 +1,7 @@
 """A side in another Python interpreter: a script that reads requests and writes replies as lines of JSON.
 
-A request is ``{"method": ..., "arguments": {...}}``; a reply ``{"result": ...}`` or ``{"error": "traceback"}``. Its whole
-process group stands still between calls, so that helpers which poll (vLLM's do) take nothing from the other sides.
+A request is ``{"method": ..., "arguments": {...}}``; a reply is ``{"result": ...}`` or ``{"error": "traceback"}``. The
+process group is stopped between calls, because helper processes that poll (as vLLM's do) would slow the other sides down.
 """
 
 import json
@@ -16,12 +16,12 @@ from typing import Any, Self
 from zerogap.errors import BenchmarkError
 
 _END_S = 20.0
-"""Time to end by itself before it is killed."""
+"""Time to exit before it is killed."""
 _LOG_CHARACTERS = 3000
 
 
 class ScriptSide:
-    """``python script`` as a side."""
+    """The side that runs ``python script``."""
 
     def __init__(self, name: str, python: Path, script: Path) -> None:
         """Start the interpreter; nothing is loaded until the first call.
@@ -40,7 +40,7 @@ class ScriptSide:
             self._process = subprocess.Popen(
                 [str(python), str(script)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-                # A group of its own: to stand still, and out of the terminal's Ctrl-C.
+                # A separate process group can be stopped, and does not get the terminal's Ctrl-C.
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -56,7 +56,7 @@ class ScriptSide:
         self._signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        # What it started and left behind, and itself if it is still there.
+        # Kill the script if it is still running, and the processes that it left behind.
         self._signal(signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
@@ -73,7 +73,7 @@ class ScriptSide:
             self._process.stdin.flush()
             reply = parse_reply(self._name, self._process.stdout.readline())
         except (BrokenPipeError, BenchmarkError) as error:
-            msg = f"{error}\nthe last it said:\n{self._last_words()}"
+            msg = f"{error}\nend of its log:\n{self._last_words()}"
             raise BenchmarkError(msg) from error
         self._signal(signal.SIGSTOP)
         return reply
@@ -87,18 +87,18 @@ class ScriptSide:
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
-            return  # ended already; whoever waits for a reply notices
+            return  # ended already; ``call`` notices when it waits for a reply
 
 
 def parse_reply(name: str, line: str) -> Any:
-    """The result in a line of a reply.
+    """The result in a reply.
 
     Args:
         name: of the side, for messages.
-        line: what came, empty if the process has ended.
+        line: the reply; empty if the process has ended.
 
     Raises:
-        BenchmarkError: the line is no reply, or says what went wrong.
+        BenchmarkError: the line is not a reply, or reports an error.
     """
     if not line:
         msg = f"the process of {name} ended without a reply"
@@ -106,10 +106,10 @@ def parse_reply(name: str, line: str) -> Any:
     try:
         reply = json.loads(line)
     except json.JSONDecodeError as error:
-        msg = f"{name} wrote {line[:200]!r}, which is no reply: something in it prints to standard output"
+        msg = f"{name} wrote {line[:200]!r}, which is not a reply: something in it prints to standard output, where only replies may go"
         raise BenchmarkError(msg) from error
     if not isinstance(reply, dict) or not reply.keys() & {"result", "error"}:
-        msg = f"{name} replied {line[:200]!r}; a reply has a result or an error"
+        msg = f"{name} replied {line[:200]!r}; a reply must have a result or an error"
         raise BenchmarkError(msg)
     if "error" in reply:
         msg = f"{name} failed:\n{reply['error']}"

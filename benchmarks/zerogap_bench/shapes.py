@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RunShape:
-    """Extents of one run."""
+    """The size of one run."""
 
     num_prompts: int
     group_size: int
     """Answers to each prompt."""
     max_new_tokens: int
-    """Tokens of every answer: end tokens are ignored."""
+    """Tokens of every answer; end tokens are ignored."""
 
     @property
     def num_sequences(self) -> int:
-        """Answers in all."""
+        """Total number of answers."""
         return self.num_prompts * self.group_size
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens that are generated."""
+        """Total number of generated tokens."""
         return self.num_sequences * self.max_new_tokens
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Questions put together: one, or a suite of them, measured in one go with one preparation."""
+"""Runs one question, or a suite of several, with one preparation."""
 
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -27,7 +27,7 @@ _CHECK_SINGLE, _CHECK_SMALL = RunShape(1, 1, 32), RunShape(8, 8, 16)
 
 
 class Benchmark:
-    """Some questions, measured one after the other; it can be shown at any moment."""
+    """Measures some questions one after the other. Its results can be shown at any time."""
 
     def __init__(self, name: str, questions: Sequence[Question], options: BenchOptions) -> None:
         self.name = name
@@ -41,8 +41,7 @@ class Benchmark:
             say: shows a line of progress.
 
         Raises:
-            ZerogapError: the model cannot be had, or zerogap's own side failed. A peer that fails is a line in the
-                tables.
+            ZerogapError: the model cannot be loaded, or zerogap's side failed. A failed peer is a note below the tables.
         """
         options, choice = self._options, _choice(self._options)
         asks_rollouts = any(isinstance(question, Generation) for question in self._questions)
@@ -60,7 +59,7 @@ class Benchmark:
                 question.measure(Setting(self._prepared, Path(folder), say))
 
     def tables(self) -> list[Table]:
-        """What has been measured so far."""
+        """The results so far, as tables."""
         return [table for question in self._questions for table in question.tables()]
 
     @property
@@ -69,7 +68,7 @@ class Benchmark:
         return [failure for question in self._questions for failure in question.failures]
 
     def report(self) -> dict[str, Any]:
-        """What has been measured so far, with configuration, machine, versions and commit."""
+        """The results so far, with configuration, machine, versions and commit."""
         return {
             "benchmark": self.name,
             **{question.name: question.report() for question in self._questions},
@@ -82,12 +81,7 @@ class Benchmark:
 
 
 def build_benchmark(name: str, options: BenchOptions) -> Benchmark:
-    """A question or suite by name, ready to be measured.
-
-    Args:
-        name: one of QUESTIONS or SUITES.
-        options: what is asked.
-    """
+    """The benchmark of a question or suite; ``name`` is one of QUESTIONS or SUITES."""
     return Benchmark(name, _questions(name, options), options)
 
 
@@ -148,7 +142,7 @@ def _plain(options: BenchOptions) -> dict[str, Any]:
 
 def _plain_value(value: object) -> object:
     if isinstance(value, Path):
-        # Which file it is, not where it lies on this machine: reports are published.
+        # Only the name of the file, without the path on this machine: reports are published.
         return value.name
     if isinstance(value, (tuple, list)):
         return [str(item) if isinstance(item, RunShape) else item for item in value]

@@ -1,4 +1,4 @@
-"""From measured runs to the numbers of a report: medians over runs, with their extremes in ``spread``."""
+"""Computes the numbers of a report from measured runs: medians, with their extremes in ``spread``."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
@@ -21,9 +21,9 @@ def summarise(
 
     Args:
         model: sizes of the model.
-        shape: what was generated.
-        runs: one or more, each with its limits.
-        count_works: the model FLOPs of a run, by phase.
+        shape: of the runs.
+        runs: at least one, each with its limits.
+        count_works: gives the model FLOPs of a run by phase.
     """
     limits = {"before": [], "after": [], "mean": []}
     shares, works_of = [], [count_works(run) for run in runs]
@@ -69,16 +69,16 @@ def summarise(
 
 
 def rollout_work(model: ModelShape, run: Measured) -> Work:
-    """What the engine computed for a run's answers, rows that siblings share once."""
+    """The work of the engine in a run; rows that siblings share count once."""
     return generation_work(
         model, run.prompts, num_rows=run.num_generation_rows, num_head_rows=run.num_head_rows
     )
 
 
 def summarise_decoding(model: ModelShape, runs: Sequence[Measured]) -> dict[str, Any] | None:
-    """A single sequence's steps as a share of memory's bandwidth; None where it was not measured.
+    """Decoding of a single sequence as a share of memory bandwidth; None if it was not measured.
 
-    A step reads every matrix once and the keys and values of its context: ``bytes_per_token``.
+    ``bytes_per_token``: a step reads every matrix once, and the keys and values of its context.
     """
     found = [(run, run.decoding) for run in runs if run.decoding is not None]
     if not found:
@@ -100,7 +100,7 @@ def summarise_decoding(model: ModelShape, runs: Sequence[Measured]) -> dict[str,
 def summarise_peer(
     shape: RunShape, runs: Sequence[PeerMeasured], ours: Sequence[Measured]
 ) -> dict[str, Any]:
-    """A peer's side, and how many times its time ours is (of runs that stood beside each other)."""
+    """The numbers of a peer; ``ratio`` is its time over zerogap's in consecutive runs."""
     generating = [run.generate_s for run in runs if run.generate_s is not None]
     return {
         "tokens_per_s": spread([shape.num_output_tokens / run.seconds for run in runs]),
@@ -115,7 +115,7 @@ def summarise_peer(
 def _phase(
     model: ModelShape, runs: Sequence[Measured], works: Sequence[Work], phase: str
 ) -> dict[str, float | None]:
-    """One phase's place under the roofline."""
+    """Work, rate and limits of one phase."""
     pairs = list(zip(runs, works, strict=True))
     rates = [work.total / run.phase_seconds[phase] / 1e9 for run, work in pairs]
     limits = [phase_limit_gflops(model, work, run.limits[phase]) for run, work in pairs]

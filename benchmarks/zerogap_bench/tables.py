@@ -1,4 +1,4 @@
-"""Tables with aligned columns, as lines of text."""
+"""Formats results as text tables with aligned columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ QUIET_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Table:
-    """A title, rows with the same keys, and remarks below."""
+    """A title, rows with the same keys, and notes below."""
 
     title: str
     rows: Sequence[Mapping[str, Any]]
     notes: Sequence[str] = field(default_factory=tuple)
 
     def lines(self) -> list[str]:
-        """Columns are the keys of the first row; text to the left, numbers to the right."""
+        """The table as lines of text. Text is aligned left, numbers are aligned right."""
         if not self.rows:
             return ["", self.title, *(f"  {note}" for note in self.notes)]
         names = list(self.rows[0])
@@ -48,7 +48,7 @@ def spread(values: Sequence[float]) -> dict[str, float | int]:
 
 
 def show(value: Any) -> str:
-    """A cell: three significant digits for floats, a dash for nothing."""
+    """The text of a cell: three significant digits for floats, a dash for None."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -62,12 +62,12 @@ def show_spread(values: Mapping[str, float]) -> str:
 
 
 def show_share(share: float | None) -> str:
-    """In percent; a dash for nothing."""
+    """In percent; a dash for None."""
     return "-" if share is None else f"{share:.1%}"
 
 
 def profile_table(title: str, table: ProfileTable) -> Table:
-    """Where a profiled run's time went."""
+    """The table of a profiled run."""
     return Table(
         f"{title} ({table.seconds:.1f} s under the profiler)",
         [{**row, "share": f"{row['share']:.1%}"} for row in table.rows],
@@ -80,5 +80,5 @@ def load_warning(loads: Sequence[float | None]) -> list[str]:
     if worst <= QUIET_SHARE:
         return []
     return [
-        f"Other processes took up to {worst:.0%} of the cores: trust the ratios, not the absolute numbers."
+        f"Other processes used up to {worst:.0%} of the cores: trust the ratios, not the absolute numbers."
     ]

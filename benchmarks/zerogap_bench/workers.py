@@ -1,7 +1,7 @@
 """Runs each side of a comparison in its own process, which waits while the others run.
 
-A side is an object that lives in a fresh process; ``call`` runs one of its methods there. So sides can take turns
-without being loaded again, and a side's peak memory is its process's.
+A side is an object in a new process; ``call`` runs one of its methods there. So sides can take turns without being loaded
+again, and the peak memory of the process belongs to one side.
 """
 
 import importlib
@@ -21,7 +21,7 @@ class Side(Protocol):
     """A running side; a context manager that ends its process."""
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the side itself."""
         ...
 
     def __exit__(self, *exception: object) -> None:
@@ -29,10 +29,10 @@ class Side(Protocol):
         ...
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """Run a method there and wait for what it returns.
+        """Run a method in its process and return the result.
 
         Raises:
-            BenchmarkError: it raised (the traceback is in the message), or its process died.
+            BenchmarkError: the method raised (the message holds the traceback), or the process died.
         """
         ...
 
@@ -41,13 +41,13 @@ class Worker:
     """The object ``build(**options)`` in a new process of this interpreter."""
 
     def __init__(self, name: str, build: str, *, threads: int | None, **options: Any) -> None:
-        """Start the process and wait until the object is there.
+        """Start the process and wait until it has built the object.
 
         Args:
             name: for messages.
             build: ``module:class``, imported only in the process.
-            threads: of torch; None leaves its own number.
-            options: of the class; they cross processes, so they are plain values.
+            threads: of torch; None: torch's default.
+            options: arguments of the class; plain values, because they are sent to the process.
         """
         self._name = name
         context = multiprocessing.get_context("spawn")
@@ -75,7 +75,7 @@ class Worker:
         return self._receive()
 
     def _end(self) -> None:
-        # It holds nothing that needs care, and may be in the middle of a long run.
+        # It may be in the middle of a long run, and nothing in it needs to be saved.
         self._connection.close()
         self._process.terminate()
         self._process.join()
@@ -85,7 +85,7 @@ class Worker:
             is_ok, result = self._connection.recv()
         except EOFError:
             self._process.join()
-            msg = f"the process of {self._name} ended with exit code {self._process.exitcode} (-9 is usually a lack of memory: use smaller --shapes, or fewer --peers)"
+            msg = f"the process of {self._name} ended with exit code {self._process.exitcode} (-9 usually means out of memory; use smaller --shapes, or fewer --peers)"
             raise BenchmarkError(msg) from None
         if not is_ok:
             msg = f"{self._name} failed:\n{result}"
@@ -96,9 +96,9 @@ class Worker:
 def _serve(
     connection: Connection, build: str, threads: int | None, options: dict[str, Any]
 ) -> None:
-    # Ctrl-C is for the process that shows results; it ends this one.
+    # Ctrl-C is for the main process, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What libraries print must not come between its lines.
+    # Output of libraries must not mix with the tables on standard output.
     sys.stdout.flush()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     import torch
@@ -122,7 +122,7 @@ def _resolve(build: str) -> Callable[..., object]:
 def _reply(connection: Connection, compute: Callable[[], Any], *, keep: bool = False) -> Any:
     try:
         result = compute()
-    except Exception:  # noqa: BLE001 - it is raised again on the other side
+    except Exception:  # noqa: BLE001 - the main process raises it again
         connection.send((False, traceback.format_exc()))
         return None
     connection.send((True, None if keep else result))

@@ -27,7 +27,7 @@ class RunFolder:
         return self.path / "rollouts" / f"step_{step:06d}"
 
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of a step is."""
+        """Folder with the checkpoint of a step."""
         return self.checkpoints / checkpoint_name(step)
 
     def latest_checkpoint(self) -> Path | None:
@@ -37,7 +37,7 @@ class RunFolder:
 
 
 def checkpoint_name(step: int) -> str:
-    """Of its folder."""
+    """Name of a checkpoint's folder."""
     return f"step_{step:06d}"
 
 

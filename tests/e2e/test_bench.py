@@ -1,4 +1,4 @@
-"""The real measurement, as small as it gets: a tiny model, no alternatives but the one that is always installed."""
+"""A real but small measurement: a tiny model, and only the alternative that is always installed."""
 
 import json
 from pathlib import Path

@@ -38,7 +38,7 @@ def run(kind: str, folder: Path, **overrides: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the sft recipe leaves behind."""
+    """The metrics of the sft recipe."""
     folder = tmp_path_factory.mktemp("teacher")
     run("sft", folder)
     return folder / "export"

@@ -1,4 +1,4 @@
-"""Runs whose engine and trainer disagree on purpose: the ledger names who did it, and the run does what it was told to."""
+"""Runs whose engine and trainer disagree on purpose: the ledger names the source, and the run applies its remedies."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def by_size(found: dict[str, float]) -> list[str]:
 
 
 def test_a_run_with_three_faults_names_its_sources_in_their_order(tmp_path):
-    """Each alone says how large it is; together they must be found in that order and in about that size."""
+    """Runs with one source each give its size. A run with all of them must find the same order and about the same sizes."""
     expected = {}
     for source, fault in ALONE.items():
         alone = gaps(make_run(tmp_path / source, steps=6, **fault, **ALL), 6)
@@ -116,7 +116,7 @@ def test_a_budget_shrinks_the_lag_until_the_gap_fits(tmp_path):
 
 
 def test_steps_after_a_remedy_can_be_computed_again(tmp_path):
-    """What the run changed about itself is on record, so that its weights come back to the bit."""
+    """The applied remedies are recorded, so its weights can be recomputed to the bit."""
     run = make_run(
         tmp_path / "run", steps=5, rollout__lag="1", mismatch__budget="1e-4", mismatch__patience="1", **ALL
     )  # fmt: skip
@@ -140,7 +140,7 @@ def test_a_budget_does_not_hide_what_nothing_closes(tmp_path):
         )
     events = [line["event"] for line in read_jsonl(tmp_path / "run" / "alarms.jsonl")]
     assert events == ["remedy", "stop"]
-    # The step that ended it is saved, its metrics too.
+    # The last step and its metrics are saved.
     assert (tmp_path / "run" / "checkpoints" / "step_000002").exists()
     assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 2
     assert "mismatch.budget" in (tmp_path / "run" / "report.html").read_text()
@@ -193,7 +193,7 @@ def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_
 def test_a_step_that_failed_is_done_again_as_if_nothing_had_happened(
     update, newest, tmp_path, monkeypatch
 ):
-    """Before its first update the step before it is saved; after it, nothing is: the weights are inconsistent."""
+    """A failure before the first update saves the previous step; a later one saves nothing, because the weights are inconsistent."""
     settings = {
         "train__updates_per_step": "3",
         "run__checkpoint_every": "2",
@@ -214,7 +214,7 @@ def test_a_step_that_failed_is_done_again_as_if_nothing_had_happened(
         make_run(tmp_path / "cut", steps=5, **settings)
     checkpoints = sorted((tmp_path / "cut/checkpoints").iterdir())
     assert checkpoints[-1].name == f"step_{newest:06d}"
-    # What it failed on is there for the command that the alarm names, though step 4 is not due.
+    # The alarm's command needs the rollouts of step 4, so they are saved although they are not due.
     (alarm,) = read_jsonl(tmp_path / "cut/alarms.jsonl")
     assert "--step 4" in alarm["command"]
     assert make_capsule(tmp_path / "cut", tmp_path / "c.zip", step=4, quiet=True).header.step == 4

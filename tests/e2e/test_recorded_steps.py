@@ -1,4 +1,4 @@
-"""Recorded steps of every kind of run, from the run's folder alone: weights, ledger, capsule; and the commands for it."""
+"""Recorded steps of every kind of run, read from the run's folder: weights, ledger, capsule and their commands."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""Whole runs of the tiny recipe: they learn, resume as if nothing had happened, and leave what they promise."""
+"""Whole runs of the tiny recipe: they learn, resume with the same results, and write all their files."""
 
 import json
 import os
@@ -44,14 +44,14 @@ def arguments(folder: Path, **overrides: str) -> list[str]:
 
 
 def run(folder: Path, **overrides: str) -> str:
-    """What the command shows."""
+    """The output of the command."""
     done = zerogap(*arguments(folder, **overrides))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl without what depends on the clock."""
+    """The lines of metrics.jsonl without the times."""
     lines = read_jsonl(folder / "metrics.jsonl")
     return [{k: v for k, v in line.items() if not k.endswith(_TIMED)} for line in lines]
 
@@ -65,7 +65,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def signalled(name: str, moment: str, count: int, folder: Path) -> CompletedProcess[str]:
-    """The run in a process that sends itself a signal after so many records of a kind."""
+    """The run in a process that sends itself a signal after this many events of a kind."""
     return python_process(signalled_run.__file__, name, moment, str(count), *arguments(folder))
 
 

@@ -241,7 +241,7 @@ def test_a_perturbed_router_is_routing():
     recorded = engine.drawn(samples)
     check_only(entry_of(trainer, recorded), "routing", at_least=0.01)
     check_only(entry_of(engine, recorded), None)
-    with pytest.raises(DataError, match="has routes, and the model that scores it has no experts"):
+    with pytest.raises(DataError, match="has routes, but the model that scores it has no experts"):
         entry_of(experts[0], recorded)
 
 

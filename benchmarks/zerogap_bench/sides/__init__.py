@@ -1,1 +1,1 @@
-"""One module a side of a comparison, each loaded only in that side's own process."""
+"""One module per side of a comparison, each loaded only in the process of that side."""

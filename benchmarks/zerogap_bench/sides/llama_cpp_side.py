@@ -1,8 +1,8 @@
-"""llama.cpp's side, through the batch functions of llama-cpp-python on the same weights in fp32. Lives in a worker.
+"""llama.cpp's side: the batch functions of llama-cpp-python on the same weights in fp32. Runs in a worker process.
 
-Its fastest setting for groups: each prompt is decoded once and its keys and values are copied to the siblings, each
-sequence has a stream of keys and values of its own (``kv_unified`` off; with one for all, attention walks over
-everybody's), keys and values in its default of 16 bits.
+It uses the fastest setting for groups. Each prompt is decoded once, and its keys and values are copied to the siblings.
+Each sequence has its own KV stream (``kv_unified`` off; with a single stream, attention reads the keys of all sequences).
+Keys and values have 16 bits, llama.cpp's default.
 """
 
 import ctypes
@@ -19,13 +19,13 @@ from zerogap_bench.records import PeerMeasured
 from zerogap_bench.shapes import RunShape
 
 _ROWS = 512
-"""Rows of a batch, its own default for a physical one."""
+"""Rows of a batch: llama.cpp's default for a physical batch."""
 _STREAM_MULTIPLE = 256
-"""It rounds the length of a stream up to this."""
+"""llama.cpp rounds the length of a stream up to a multiple of this."""
 
 
 class LlamaCppRollout:
-    """Continuous batches of one token a sequence, drawn from the logits with their log-probs."""
+    """Decodes one token per sequence and batch, drawn from the logits with its log-prob."""
 
     def __init__(self, *, prepared: Prepared, shapes: Sequence[RunShape]) -> None:
         assert prepared.gguf is not None, "the weights were not exported for llama.cpp"
@@ -46,7 +46,7 @@ class LlamaCppRollout:
         self.generate(RunShape(1, 2, 2), seed=0)
 
     def run(self, *, shape: RunShape, seed: int) -> PeerMeasured:
-        """One measured run, log-probs computed."""
+        """One measured run with log-probs."""
         with OthersLoad() as others:
             ids_BT, log_probs_BT = self.generate(shape, seed=seed)
         expected = (shape.num_sequences, shape.max_new_tokens)
@@ -56,7 +56,7 @@ class LlamaCppRollout:
         )
 
     def generate(self, shape: RunShape, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, log-probs), each [sequences, new tokens], from empty memory."""
+        """(ids, log-probs), each [sequences, new tokens], starting with an empty KV cache."""
         llama_cpp.llama_memory_clear(self._memory, False)
         random = np.random.default_rng(seed)
         ids = np.empty((shape.num_sequences, shape.max_new_tokens), np.int64)
@@ -94,7 +94,7 @@ class LlamaCppRollout:
         context = llama_cpp.llama_init_from_model(self._model, options)
         if not context:
             raise _failure(
-                f"llama.cpp gives no context of {options.n_seq_max} sequences of {stream} tokens; use smaller --shapes"
+                f"llama.cpp cannot create a context of {options.n_seq_max} sequences of {stream} tokens; use smaller --shapes"
             )
         return context
 
@@ -106,7 +106,7 @@ class LlamaCppRollout:
         return self._logits(-1)
 
     def _decode(self, rows: Sequence[tuple[int, int, int, bool]]) -> None:
-        """Rows of (id, position, sequence, whether its logits are needed)."""
+        """Decode rows of (id, position, sequence, whether its logits are needed)."""
         batch = self._batch
         batch.n_tokens = len(rows)
         for row, (token, position, sequence, is_drawn) in enumerate(rows):
@@ -118,13 +118,13 @@ class LlamaCppRollout:
             raise _failure(f"llama.cpp could not decode a batch of {len(rows)} rows (code {code})")
 
     def _logits(self, row: int) -> np.ndarray:
-        """Of a row of the last batch, -1 the last with logits; a view that the next batch overwrites."""
+        """Logits of a row of the last batch; -1: the last row with logits. A view that the next batch overwrites."""
         pointer = llama_cpp.llama_get_logits_ith(self._context, row)
         return np.ctypeslib.as_array(pointer, (self._num_logits,))[: self._vocab_limit]
 
 
 def _draw(logits: np.ndarray, uniform: float) -> tuple[int, float]:
-    """(id, log-prob) by the inverse of the cumulative distribution: cheaper than its own chain of samplers."""
+    """(id, log-prob) by the inverse of the cumulative distribution, which is faster than llama.cpp's samplers."""
     peak = logits.max()
     mass = np.cumsum(np.exp(logits - peak))
     token = min(int(np.searchsorted(mass, uniform * mass[-1])), len(mass) - 1)
@@ -132,7 +132,7 @@ def _draw(logits: np.ndarray, uniform: float) -> tuple[int, float]:
 
 
 _last_words: deque[str] = deque(maxlen=8)
-"""Of its log, for messages: it says why in its log only."""
+"""Last lines of llama.cpp's log, for error messages: only the log tells the cause."""
 
 
 @llama_cpp.llama_log_callback
@@ -141,4 +141,4 @@ def _keep_log(_level: int, text: bytes, _data: ctypes.c_void_p) -> None:
 
 
 def _failure(what: str) -> BenchmarkError:
-    return BenchmarkError(f"{what}; the last it said: {' | '.join(_last_words)}")
+    return BenchmarkError(f"{what}; end of its log: {' | '.join(_last_words)}")

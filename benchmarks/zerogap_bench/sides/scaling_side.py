@@ -1,4 +1,4 @@
-"""zerogap's decoding by number of sequences and length of context. Lives in a worker process."""
+"""Measures zerogap's decoding by number of sequences and context length. Runs in a worker process."""
 
 from time import perf_counter
 
@@ -13,11 +13,11 @@ from zerogap_bench.prepare import Prepared
 from zerogap_bench.records import ScalingCell
 
 _MEASURABLE_TOKENS = 2000
-"""Fewer grow the process by less than its allocator rounds and reuses."""
+"""With fewer tokens, rounding and reuse by the allocator hide the growth of memory."""
 
 
 class Scaling:
-    """An engine of its own for each cell, so that a cell's memory is its own."""
+    """Builds a new engine for each cell, so that its memory belongs to the cell."""
 
     def __init__(self, *, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -27,26 +27,26 @@ class Scaling:
     def measure(
         self, *, num_sequences: int, group_size: int, context: int, new_tokens: int, repeats: int
     ) -> ScalingCell:
-        """Decode ``new_tokens`` tokens a sequence after a prompt of ``context`` tokens that is already computed.
+        """Decode ``new_tokens`` tokens per sequence after a cached prompt of ``context`` tokens.
 
         Args:
-            num_sequences: decoded side by side.
+            num_sequences: decoded together.
             group_size: sequences that share a prompt; divides ``num_sequences``.
             context: tokens of a prompt.
-            new_tokens: decoded steps that are timed.
-            repeats: timings; the cell has all of them.
+            new_tokens: timed decode steps.
+            repeats: number of timings.
         """
         num_groups = num_sequences // group_size
         answers = num_sequences * (new_tokens + 1 + 2 * PAGE_SIZE)
         limits = EngineConfig(
-            # Every answer's pages stay cached beside the prompts', so nothing evicts a prompt.
+            # The pages of all answers and prompts fit, so no prompt is evicted.
             kv_cache_tokens=num_groups * (context + PAGE_SIZE) + (repeats + 2) * answers,
             max_running=num_sequences,
             max_scheduled_tokens=max(1024, num_sequences),
         )
         engine = self._policy.engine(limits)
         prompts = [self._prompt(group, context) for group in range(num_groups)]
-        # In two halves: the first brings every buffer to its size, so the second grows by what tokens keep alone.
+        # Two halves: the first allocates all buffers, so the second grows memory only by keys and values.
         half = context // 2
         prefill_s = _generate(engine, [ids[:half] for ids in prompts], n=1, max_new_tokens=1)
         before = resident_bytes()
@@ -54,7 +54,7 @@ class Scaling:
         after = resident_bytes()
         seconds = []
         for _ in range(repeats):
-            # The same work but for the steps in between: what both compute of the prompts' last page cancels out.
+            # Both runs do the same work except the steps in between; recomputing the last page of the prompts cancels out.
             first_s = _generate(engine, prompts, n=group_size, max_new_tokens=1)
             all_s = _generate(engine, prompts, n=group_size, max_new_tokens=1 + new_tokens)
             seconds.append((all_s - first_s) / new_tokens)
@@ -71,7 +71,7 @@ class Scaling:
         )
 
     def _prompt(self, group: int, context: int) -> tuple[int, ...]:
-        """``context`` ids that begin like no other group's: a shared beginning would be computed once for all."""
+        """``context`` ids whose first id is unique to the group: groups must not share a prefix."""
         texts = self._prepared.prompt_ids
         ids = [group % self._prepared.shape.vocab_size]
         for text in range(group, group + context):
@@ -84,7 +84,7 @@ class Scaling:
 def _generate(
     engine: Engine, prompts: list[tuple[int, ...]], *, n: int, max_new_tokens: int
 ) -> float:
-    """Seconds."""
+    """Seconds of the generation."""
     params = SamplingParams(n=n, max_new_tokens=max_new_tokens, ignore_eos=True, temperature=1.0)
     requests = [GenerateRequest(input_ids=ids, sampling_params=params) for ids in prompts]
     start_s = perf_counter()

@@ -1,4 +1,4 @@
-"""transformers' side: batched ``generate`` with its KV cache, on the same weights and prompt ids. Lives in a worker."""
+"""transformers' side: batched ``generate`` with a KV cache, on the same weights and prompt ids. Runs in a worker process."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from zerogap_bench.shapes import RunShape
 
 
 class TransformersRollout:
-    """All prompts left-padded in one batch, ``num_return_sequences`` answers each, exactly the same lengths."""
+    """Left-pads all prompts into one batch and generates answers of the same length."""
 
     def __init__(self, *, prepared: Prepared, shapes: Sequence[RunShape]) -> None:
         transformers.logging.set_verbosity_error()
@@ -21,7 +21,7 @@ class TransformersRollout:
         self._model = transformers.AutoModelForCausalLM.from_pretrained(
             prepared.folder, dtype=torch.float32
         ).eval()
-        # Its own defaults would stop at end tokens and cut to the 50 likeliest tokens.
+        # The defaults would stop at end tokens and sample only from the 50 most likely tokens.
         self._model.generation_config = transformers.GenerationConfig(
             do_sample=True, temperature=1.0, top_k=0, top_p=1.0, pad_token_id=0, use_cache=True
         )
@@ -33,7 +33,7 @@ class TransformersRollout:
         Args:
             shape: what to generate.
             seed: of torch's generator.
-            with_log_probs: keep the scores of all steps and take each drawn token's log-prob from them.
+            with_log_probs: keep the scores of all steps, and compute the log-prob of each drawn token from them.
         """
         torch.manual_seed(seed)
         with OthersLoad() as others:

@@ -1,6 +1,6 @@
-"""TRL's side: ``GRPOTrainer`` on the same weights, prompts, lengths and objective. Lives in a worker.
+"""TRL's side: ``GRPOTrainer`` on the same weights, prompts, lengths and objective. Runs in a worker process.
 
-fp32, no reference model (beta 0), no gradient checkpointing: its fastest setting on a CPU that fits in memory.
+fp32, no reference model (beta 0), no gradient checkpointing: the fastest setting on a CPU that fits in memory.
 """
 
 import warnings
@@ -26,7 +26,7 @@ class TrlStep:
     def __init__(
         self, *, prepared: Prepared, shape: RunShape, micro_batch: int, learning_rate: float, output_dir: str
     ) -> None:  # fmt: skip
-        # Its own calls of names that transformers has renamed.
+        # TRL calls functions that transformers has renamed.
         warnings.simplefilter("ignore", FutureWarning)
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
@@ -96,7 +96,7 @@ class TrlStep:
         )
 
     def _warm_up(self, prepared: Prepared) -> None:
-        """A short forward, backward and generation, as the other side has before it is timed."""
+        """Run a short forward, backward and generation, as zerogap's side does before it is timed."""
         model = self._trainer.model
         ids = torch.tensor([prepared.prompt_ids[0][:16]] * 2)
         model(input_ids=ids, labels=ids).loss.backward()
@@ -105,10 +105,10 @@ class TrlStep:
 
 
 class _StepClock(transformers.TrainerCallback):
-    """Seconds from the start of an optimizer step to its end; TRL generates inside it."""
+    """Times an optimizer step, and the generation inside it."""
 
     def start(self) -> None:
-        """Nothing has been timed."""
+        """Reset the times."""
         self.step_s: float | None = None
         self.generate_s = 0.0
 

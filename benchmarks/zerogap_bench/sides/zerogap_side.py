@@ -1,4 +1,4 @@
-"""zerogap's side: rollouts and whole steps through the same classes as a training run. Lives in a worker process."""
+"""zerogap's side: rollouts and whole steps with the classes of a training run. Runs in a worker process."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -27,11 +27,11 @@ from zerogap_bench.shapes import RunShape
 
 WARM_UP = RunShape(2, 2, 2)
 _MIN_RUNNING = 8
-"""The warm-up's sequences fit, whatever the shape."""
+"""Enough for the sequences of the warm-up."""
 _SCHEDULED_TOKENS = 1024
-"""Row budget of a forward pass: the engine's default."""
+"""Rows of a forward pass: the engine's default."""
 _TRAINED_ROWS = 1024
-"""Of a micro-batch, when products are timed."""
+"""Rows of a micro-batch when GEMMs are timed."""
 
 
 class Rollout:
@@ -57,7 +57,7 @@ class Rollout:
         self.probe_s = perf_counter() - probe_start_s
         length = longest + max(2, *(shape.max_new_tokens for shape in shapes)) + 2 * PAGE_SIZE
         limits = EngineConfig(
-            # Room for every sequence without sharing, so that nothing is retracted.
+            # Enough for every sequence without sharing, so that none is retracted.
             kv_cache_tokens=length * most,
             max_running=most,
             max_scheduled_tokens=max(_SCHEDULED_TOKENS, most),
@@ -67,7 +67,7 @@ class Rollout:
         self.start_s = perf_counter() - start_s
 
     def run(self, *, shape: RunShape, seed: int) -> Measured:
-        """One measured run, between two measurements of what the machine allows."""
+        """One measured run, between two measurements of the machine's limits."""
         is_single = shape.num_sequences == 1 and shape.max_new_tokens > 1
         with self._memory.leave_out():
             before = Bounds(self._prepared, {"generate": shape.num_sequences}, with_bandwidth=is_single)  # fmt: skip
@@ -84,7 +84,9 @@ class Rollout:
             prompts=prompt_works(outputs, spent),
             phase_seconds={"generate": others.wall_s},
             peak_rss_gb=self._memory.gb,
-            seconds_by_part=_engine_seconds(spent),
+            seconds_by_part={
+                part: getattr(spent, f"{part}_s") for part in ("schedule", "compute", "commit")
+            },
             num_recomputed_tokens=spent.num_recomputed_tokens,
             num_generation_rows=spent.num_prefill_tokens + spent.num_decode_tokens,
             num_head_rows=spent.num_head_rows,
@@ -140,16 +142,16 @@ class Step:
         self._step(WARM_UP, seed=0)
 
     def numerics(self) -> tuple[float, str]:
-        """Seconds that probing or timing the products took at the start, and what came of it."""
+        """Seconds of probing or timing the GEMMs at the start, and its report."""
         return self._rollout.probe_s, self._rollout.numerics.report
 
     def run(self, *, seed: int, num_training_rows: int, with_limits: bool = True) -> Measured:
-        """One measured step, between two measurements of what the machine allows.
+        """One measured step, between two measurements of the machine's limits.
 
         Args:
             seed: of sampling and rewards.
             num_training_rows: rows of a micro-batch, for the limit.
-            with_limits: measure them; otherwise there are none.
+            with_limits: whether to measure the limits.
         """
         rows = {"generate": self._shape.num_sequences, "train": num_training_rows}
         with self._memory.leave_out():
@@ -198,7 +200,7 @@ class Step:
             metrics = self._trainer.step(self._trainer.plan(samples))
             return_free_memory()
         with _lap(seconds, "publish"):
-            # Copies nothing: the engine reads the trainer's storage, and the old prefixes are dropped.
+            # Nothing is copied: the engine reads the trainer's weights, and drops its prefix cache.
             self._version += 1
             engine.set_weight_version(self._version)
             engine.resume_memory_occupation()
@@ -206,15 +208,15 @@ class Step:
 
 
 class Bounds:
-    """What the machine allows, at one moment: its GEMMs, multiply-adds and, if asked, its memory."""
+    """The machine's limits at one moment: its GEMMs, multiply-adds and, on request, its memory bandwidth."""
 
     def __init__(self, prepared: Prepared, rows: dict[str, int], *, with_bandwidth: bool) -> None:
-        """Measure.
+        """Measure the limits.
 
         Args:
-            prepared: for the model's sizes.
-            rows: of the GEMMs, by phase.
-            with_bandwidth: read and copy bandwidth as well.
+            prepared: has the sizes of the model.
+            rows: rows of the GEMMs by phase.
+            with_bandwidth: also measure read and copy bandwidth.
         """
         self._limits = {
             phase: measure_limit(prepared.shape, num_rows=num) for phase, num in rows.items()
@@ -233,7 +235,7 @@ class Bounds:
         return self._fma, after._fma
 
     def decoding_with(self, after: "Bounds", seconds_per_token: float) -> Decoding | None:
-        """The record of a single sequence; None where bandwidth was not measured."""
+        """The result of a single sequence; None if bandwidth was not measured."""
         first, last = self._bandwidth, after._bandwidth
         if first is None or last is None:
             return None
@@ -248,7 +250,7 @@ def _lap(seconds: dict[str, float], name: str) -> Generator[None]:
 
 
 def requests(prepared: Prepared, shape: RunShape, *, seed: int) -> list[GenerateRequest]:
-    """One request a prompt; every answer has the full length."""
+    """One request per prompt; every answer has the full length."""
     params = {
         "max_new_tokens": shape.max_new_tokens,
         "n": shape.group_size,
@@ -273,14 +275,14 @@ def scored_samples(outputs: Sequence[GenerateOutput], *, seed: int) -> list[Samp
 
 
 def prompt_works(outputs: Sequence[GenerateOutput], spent: EngineStats) -> tuple[PromptWork, ...]:
-    """What was generated, in tokens; checked against the rows that the engine counted."""
+    """Token counts of the outputs, checked against the rows that the engine counted."""
     by_request: dict[str, list[GenerateOutput]] = {}
     for output in outputs:
         by_request.setdefault(output.rid, []).append(output)
     works = tuple(
         PromptWork(
             num_prompt=len(group[0].prompt_ids),
-            # The sibling that computed the prompt found least; the others found all of it.
+            # The sibling that computed the prompt found the fewest cached tokens; the others found all of them.
             num_cached=min(output.num_cached_tokens for output in group),
             num_answers=tuple(len(output.output_ids) for output in group),
         )
@@ -292,11 +294,3 @@ def prompt_works(outputs: Sequence[GenerateOutput], spent: EngineStats) -> tuple
     )
     assert counted == derived, f"the engine counted {counted} rows, its outputs explain {derived}"
     return works
-
-
-def _engine_seconds(spent: EngineStats) -> dict[str, float]:
-    return {
-        "schedule": spent.schedule_s,
-        "compute": spent.compute_s,
-        "commit": spent.commit_s,
-    }

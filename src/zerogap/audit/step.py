@@ -13,7 +13,7 @@ from zerogap.errors import CheckpointError
 from zerogap.kernels import Gemm
 from zerogap.ledger import AuditedSample, ForwardScorer, LedgerEntry, attribute_samples
 from zerogap.obs import Progress
-from zerogap.run.threads import apply_threads
+from zerogap.run.machine import apply_threads
 from zerogap.types import Sample, exclusion_reason
 
 
@@ -49,7 +49,7 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
         entry=LedgerEntry.of(audited, step=step, version=rewound.version),
         samples=audited,
         recorded={k: v for k, v in run.metrics(step).items() if k.startswith("gap/")},
-        decode_token=lambda token_id: rewound.policy.detokenize([token_id], False),
+        decode_token=lambda token_id: rewound.policy.tokenizer.decode([token_id], False),
     )
 
 

@@ -10,8 +10,7 @@ from zerogap.capsule.file import Capsule, Embedded, Header, write_capsule
 from zerogap.errors import CheckpointError
 from zerogap.models import config_to_hf
 from zerogap.obs import Progress
-from zerogap.run.machine import describe_environment
-from zerogap.run.threads import apply_threads
+from zerogap.run.machine import apply_threads, describe_environment
 from zerogap.weights import digest_weights, named_weights
 
 _OPTIMIZER, _CRITICS_MASTERS = "optimizer.", "critic.optimizer.master."

@@ -13,9 +13,13 @@ from zerogap.config import ModelSection
 from zerogap.errors import CheckpointError
 from zerogap.models import CausalLM, config_from_hf, config_to_hf
 from zerogap.obs import Progress
-from zerogap.run.machine import code_differences, describe_environment, machine_differences
+from zerogap.run.machine import (
+    apply_threads,
+    code_differences,
+    describe_environment,
+    machine_differences,
+)
 from zerogap.run.policy import Policy, load_policy
-from zerogap.run.threads import apply_threads
 from zerogap.run.trainers import build_trainer
 from zerogap.weights import WeightDigest, copy_weights, digest_weights, named_weights
 

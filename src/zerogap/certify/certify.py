@@ -13,9 +13,8 @@ from zerogap.config import RunConfig
 from zerogap.errors import ConfigError, ZerogapError
 from zerogap.kernels import InvarianceProbe, kernel_report
 from zerogap.obs import Phase, Progress, monotonic_s
-from zerogap.run.machine import return_free_memory
+from zerogap.run.machine import apply_threads, return_free_memory
 from zerogap.run.policy import Policy, load_policy
-from zerogap.run.threads import apply_threads
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _ANY_RUN = (
     "--data.name=multiplication",
     "--reward.kind=last_number",
 )
-"""Required keys of a recipe that a model does not have; certify ignores them."""
+"""Keys that every recipe needs. Certify ignores them."""
 
 
 def certify(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:

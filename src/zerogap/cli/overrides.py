@@ -11,7 +11,7 @@ TOP_LEVEL_KEYS = ("numerics",)
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments for argparse, and the overrides with their values, each in the given order."""
+    """(arguments for argparse, overrides with their values), each in the given order."""
     if not arguments or arguments[0] not in COMMANDS_WITH_RECIPES:
         return list(arguments), []
     own: list[str] = []

@@ -99,7 +99,7 @@ def _add_train(commands: Commands) -> None:
     )
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
-    _add_quiet(parser)
+    recorded_arguments.add_quiet(parser)
 
 
 def _add_generate(commands: Commands) -> None:
@@ -137,7 +137,7 @@ def _add_generate(commands: Commands) -> None:
     )
     add("--stop", action="append", default=[], help="text that ends a completion; may be repeated")
     add("--seed", type=int, help="seed of sampling; default: a new one each time")
-    _add_quiet(parser)
+    recorded_arguments.add_quiet(parser)
 
 
 def _add_evaluate(commands: Commands) -> None:
@@ -150,7 +150,7 @@ def _add_evaluate(commands: Commands) -> None:
     )
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_quiet(parser)
+    recorded_arguments.add_quiet(parser)
 
 
 def _add_certify(commands: Commands) -> None:
@@ -160,7 +160,7 @@ def _add_certify(commands: Commands) -> None:
     subject = f"{_MODEL_HELP}; or TOML files with a model and settings; {_OVERRIDE_HELP}"
     parser.add_argument("subjects", nargs="+", metavar="MODEL|RECIPE", help=subject)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_quiet(parser)
+    recorded_arguments.add_quiet(parser)
 
 
 def _add_export(commands: Commands) -> None:
@@ -206,7 +206,3 @@ def _add(commands: Commands, name: str, summary: str, examples: str) -> argparse
     parser.set_defaults(when_interrupted="")
     parser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
     return parser
-
-
-def _add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress")

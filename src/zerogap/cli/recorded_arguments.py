@@ -1,4 +1,4 @@
-"""Arguments of the commands that look at a recorded run: audit, capsule, replay."""
+"""Arguments of the commands for a recorded run: audit, capsule, replay."""
 
 import argparse
 import os
@@ -44,7 +44,7 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
         "--tokens", type=_count, default=5, metavar="K", help="worst tokens to show (%(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_quiet(parser)
+    add_quiet(parser)
 
 
 def add_capsule(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_capsule(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with-weights", action="store_true", help="include the weights of version 0 too"
     )
-    _add_quiet(parser)
+    add_quiet(parser)
 
 
 def add_replay(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
         "--model",
         help="where the recipe's model is on this machine (as model.path); default: as the recipe says",
     )
-    _add_quiet(parser)
+    add_quiet(parser)
 
 
 def _add_run_and_step(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,8 @@ def _add_run_and_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="default: the last recorded step")
 
 
-def _add_quiet(parser: argparse.ArgumentParser) -> None:
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """``--quiet``, an argument of most commands."""
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -84,7 +85,7 @@ def _count(text: str) -> int:
 
 
 def _new(text: str) -> str:
-    """A capsule takes minutes to make and others may refer to it, so an existing file stays."""
+    """Refuses to replace a file: a capsule takes minutes to make, and others may refer to it."""
     if Path(text).is_file():
         msg = f"{text} exists, and a capsule never replaces a file; give another name, or remove it"
         raise argparse.ArgumentTypeError(msg)

@@ -2,7 +2,7 @@
 
 A token is scored with the weights that sampled it. If several versions sampled a sample, each of them scores it. In
 a synchronous run of a dense model those are the current weights and there are no routes: one pass gives a2, a3 and
-a4, and also a5 where re-encoding the text gives the same ids. A trainer makes that pass anyway before any weight moves:
+a4, and also a5 if re-encoding the text gives the same ids. A trainer makes that pass anyway before any weight changes:
 ``start_attribution`` makes all other passes, and ``finish`` takes the trainer's log-probs.
 
 A sample of several versions was sampled with keys of older weights and is scored with keys of one version. The

@@ -1,4 +1,4 @@
-"""The ledger of a step: choose samples, attribute their gap, sum up."""
+"""The ledger: for each step, it chooses samples and attributes their gap."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,8 +99,8 @@ class StartedAudit:
         """The entry.
 
         Args:
-            own_log_probs: [T] by rollout id: what the trainer computed before any weight moved; never the engine's, even
-                if the loss uses those as old log-probs. Ignored where the ledger made its own pass.
+            own_log_probs: the trainer's log-probs [T] by rollout id, computed before any weight changed; never the engine's,
+                even if the loss uses those as old log-probs. Ignored if the ledger made its own pass.
         """
         if self.attribution is None:
             return LedgerEntry.of([], step=self.step, version=self.version)

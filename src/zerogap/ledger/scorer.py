@@ -52,7 +52,7 @@ class ForwardScorer:
 
         Args:
             model: the trainer's.
-            live_version: of its weights now.
+            live_version: gives the version of its current weights.
             micro_batch_tokens: at most this many token rows in one forward pass.
             history: older versions of the trainer's weights; without it, tokens of older versions are unattributed.
             gemm: GEMM kernels of the passes.
@@ -73,7 +73,7 @@ class ForwardScorer:
         """
         for sample in samples:
             if sample.routes is not None:
-                msg = f"rollout {sample.rollout_id} has routes, and the model that scores it has no experts; score it with the family that sampled it"
+                msg = f"rollout {sample.rollout_id} has routes, but the model that scores it has no experts; score it with the family that sampled it"
                 raise DataError(msg)
         model = self._model_of(version)
         if model is None:

@@ -57,7 +57,7 @@ def read_run(folder: RunFolder) -> RunData:
         CheckpointError: not the folder of a run, or a file was damaged by something other than a kill.
     """
     if not (folder.config.exists() or folder.metrics.exists()):
-        msg = f"{folder.path}: has neither config.json nor metrics.jsonl, so it is not the folder of a run; give the folder that run.dir named"
+        msg = f"{folder.path} has neither config.json nor metrics.jsonl, so it is not the folder of a run; give the folder that run.dir named"
         raise CheckpointError(msg)
     entries = read_jsonl(folder.metrics) if folder.metrics.exists() else []
     return RunData(
@@ -80,7 +80,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed_settings(config: Json) -> dict[str, Any]:
-    """Dotted keys that differ from their default; all keys if the recipe is of another version."""
+    """Dotted keys that differ from their default; all keys if another version of zerogap wrote the recipe."""
     try:
         known = RunConfig.model_validate_json(json.dumps(config))
     except ValidationError:  # written by another version of the package
@@ -94,5 +94,5 @@ def _read_json(path: Path) -> Json:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        msg = f"{path}: not JSON, so something else changed it; restore it, or delete it (the report then leaves that part out)"
+        msg = f"{path} is not JSON, so something other than zerogap changed it; restore it, or delete it (the report then leaves that part out)"
         raise CheckpointError(msg) from error

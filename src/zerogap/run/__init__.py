@@ -4,7 +4,7 @@ Comes in: a resolved recipe. Goes out: a run's folder with metrics, rollouts, ch
 model and a report. Also generates, evaluates and exports.
 """
 
-from zerogap.run.evaluate_model import evaluate_model
+from zerogap.run.evaluate import evaluate_model
 from zerogap.run.export import export_run
 from zerogap.run.generate import generate_text
 from zerogap.run.machine import return_free_memory

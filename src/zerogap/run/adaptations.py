@@ -1,15 +1,12 @@
 """What remedies have changed in a run, and what they can still change."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from pydantic import BaseModel
 
 from zerogap.config import CorrectionsConfig, RunConfig, WeightCorrection
 from zerogap.config.monitoring import Remedy
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adaptations:
+class Adaptations(BaseModel, frozen=True):
     """Settings that remedies may change. Replaced, never mutated; part of a checkpoint."""
 
     corrections: CorrectionsConfig
@@ -28,19 +25,16 @@ class Adaptations:
 
     def with_corrections(self) -> "Adaptations":
         """With default importance weights added to the recipe's corrections."""
-        return Adaptations(
-            corrections=self.corrections.model_copy(update={"weight": WeightCorrection()}),
-            lag=self.lag,
-            is_exact=self.is_exact,
-        )
+        corrections = self.corrections.model_copy(update={"weight": WeightCorrection()})
+        return self.model_copy(update={"corrections": corrections})
 
     def with_less_lag(self) -> "Adaptations":
         """With one step less lag."""
-        return Adaptations(corrections=self.corrections, lag=self.lag - 1, is_exact=self.is_exact)
+        return self.model_copy(update={"lag": self.lag - 1})
 
     def with_exact_numerics(self) -> "Adaptations":
         """With exact numerics."""
-        return Adaptations(corrections=self.corrections, lag=self.lag, is_exact=True)
+        return self.model_copy(update={"is_exact": True})
 
     def why_not(self, remedy: Remedy, config: RunConfig) -> str | None:
         """Why a remedy cannot be applied; None if it can."""
@@ -60,20 +54,3 @@ class Adaptations:
         if config.train.old_log_probs == "rollout":
             return 'train.old_log_probs = "rollout" compares the engine with itself, so every weight is 1'
         return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint; JSON."""
-        return {
-            "corrections": self.corrections.model_dump(mode="json"),
-            "lag": self.lag,
-            "is_exact": self.is_exact,
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Adaptations":
-        """The inverse of ``state_dict``."""
-        return cls(
-            corrections=CorrectionsConfig.model_validate(state["corrections"]),
-            lag=int(state["lag"]),
-            is_exact=bool(state["is_exact"]),
-        )

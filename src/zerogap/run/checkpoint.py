@@ -1,9 +1,8 @@
-"""A run's checkpoints: complete or absent, whatever is killed and when.
+"""A run's checkpoints. After a kill at any moment, each checkpoint is complete or absent.
 
-A checkpoint is a set of named parts. Each has an owner, who writes it into a folder of its own and reads it again: a trainer
-of several processes, a buffer or a second policy adds a part, and nothing here changes. ``checkpoints/step_000123/`` holds
-a folder a part, and ``state.json`` with the step and the names of the parts. It is written beside its place, made durable,
-and renamed.
+A checkpoint is a set of named parts. Each part has an owner that writes and reads its folder, so a buffer or a second
+policy only adds a part. ``checkpoints/step_000123/`` holds one folder per part, and ``state.json`` with the step and the
+names of the parts. It is written under a temporary name, flushed to disk, and renamed.
 """
 
 import json
@@ -40,76 +39,76 @@ class CheckpointPart(Protocol):
 
     @property
     def name(self) -> str:
-        """Of its folder; one part a name."""
+        """Name of its folder; unique among the parts."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write everything that the next step depends on into a folder that is empty."""
+        """Write everything that the next step depends on into an empty folder."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Be as when ``save`` wrote the folder.
+        """Restore the state that ``save`` wrote.
 
         Raises:
-            CheckpointError: it is of another owner. Errors of reading files may be raised as they are.
+            CheckpointError: another owner wrote the folder. Errors of reading files may be raised as they are.
         """
         ...
 
 
 class HasState(Protocol):
-    """Who can say what it is in JSON."""
+    """An object with a state in JSON."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """For a checkpoint."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Go on from a ``state_dict``."""
+        """Restore a ``state_dict``."""
         ...
 
 
 @dataclass(frozen=True)
 class JsonPart:
-    """A small state."""
+    """A small state, as one JSON file."""
 
     name: str
     owner: HasState
 
     def save(self, folder: Path) -> None:
-        """One file."""
+        """Write the file."""
         text = json.dumps(self.owner.state_dict(), indent=2) + "\n"
         (folder / _JSON).write_text(text, encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """From that file."""
+        """Read the file."""
         self.owner.load_state_dict(json.loads((folder / _JSON).read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True)
 class WeightsPart:
-    """A model's weights that train, by our names, and the fingerprint of all of them.
+    """The weights of a model that train, and the fingerprint of all its weights.
 
-    Frozen ones are where they were loaded from.
+    Frozen weights are not saved: they come from the model's source.
     """
 
     model: nn.Module
     name: str = "weights"
 
     def save(self, folder: Path) -> None:
-        """One file."""
+        """Write one file."""
         described = {
             "fingerprint": weight_fingerprint(self.model),
             "frozen": sorted(self._frozen()),
         }
-        # One key: safetensors writes several in any order, and equal checkpoints are equal files.
+        # Only one key: safetensors writes several in any order, and equal checkpoints must be equal files.
         metadata = {_ABOUT: json.dumps(described)}
         save_file(trained_weights(self.model), folder / _WEIGHTS, metadata=metadata)
 
     def load(self, folder: Path) -> None:
-        """Into the model, in place.
+        """Load the file into the model, in place.
 
         Raises:
-            CheckpointError: they are another model's, other ones were frozen, or the file was changed since.
+            CheckpointError: the file is of another model, froze other parameters, or was changed.
         """
         path = folder / _WEIGHTS
         with safe_open(path, framework="pt") as file:
@@ -119,7 +118,7 @@ class WeightsPart:
         copy_weights(weights.items(), trained_weights(self.model))
         found, saved = weight_fingerprint(self.model), described["fingerprint"]
         if found != saved:
-            msg = f"{path} gives weights with fingerprint {found}, and {saved} were saved: the file was damaged, or the frozen weights are of another model; delete the checkpoint's folder to go on from the one before"
+            msg = f"{path} gives weights with fingerprint {found}, but {saved} was saved: the file was damaged, or the frozen weights are of another model; delete the checkpoint's folder to continue from the previous one"
             raise CheckpointError(msg)
 
     def _frozen(self) -> set[str]:
@@ -130,24 +129,24 @@ class WeightsPart:
         wrong = ours.keys() ^ (weights.keys() | frozen)
         wrong |= {n for n in ours.keys() & weights.keys() if ours[n].shape != weights[n].shape}
         if wrong:
-            msg = f"{path} is of another model: {_listed(wrong)} differ in name or shape; use another run.dir"
+            msg = f"{path} holds another model: {_listed(wrong)} differ in name or shape; use another run.dir"
             raise CheckpointError(msg)
         if (here := self._frozen()) != frozen:
-            msg = f"{path} is of a run that froze other parameters: {_listed(here - frozen)} are frozen here only, {_listed(frozen - here)} there only; freeze the same ones, or use another run.dir"
+            msg = f"{path} was saved with other frozen parameters: {_listed(here - frozen)} are frozen only now, {_listed(frozen - here)} only in the checkpoint; freeze the same ones, or use another run.dir"
             raise CheckpointError(msg)
 
 
 @dataclass(frozen=True)
 class OlderWeights:
-    """Versions before the present one that will be served after a resume; none without a history."""
+    """Older versions of the weights that the engine needs after a resume; empty without a history."""
 
     history: WeightHistory | None
     version: int
-    """The present one."""
+    """The current version."""
     name: str = "older_weights"
 
     def save(self, folder: Path) -> None:
-        """A file a version."""
+        """Write one file per version."""
         if self.history is None:
             return
         for older in self.history.versions:
@@ -155,7 +154,7 @@ class OlderWeights:
                 save_file(dict(self.history.weights(older)), folder / f"{older:06d}.safetensors")
 
     def load(self, folder: Path) -> None:
-        """Into a history that is empty."""
+        """Load the files into an empty history."""
         if self.history is None:
             return
         for path in sorted(folder.iterdir()):
@@ -168,7 +167,7 @@ def save_checkpoint(folder: Path, step: int, parts: Sequence[CheckpointPart], *,
     Args:
         folder: of all checkpoints.
         step: steps done.
-        parts: all of them as they are after that step.
+        parts: all parts, in their state after that step.
         keep: how many checkpoints stay.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -195,11 +194,11 @@ def save_checkpoint(folder: Path, step: int, parts: Sequence[CheckpointPart], *,
 
 
 def load_checkpoint(path: Path, parts: Sequence[CheckpointPart]) -> int:
-    """Give parts back to their owners, in this order; returns the step after which they were saved.
+    """Load parts in this order; returns the step after which they were saved.
 
     Args:
         path: of one checkpoint.
-        parts: those that are wanted; the checkpoint may hold more.
+        parts: the parts to load; the checkpoint may hold more.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a part belongs to another owner.
@@ -207,7 +206,7 @@ def load_checkpoint(path: Path, parts: Sequence[CheckpointPart]) -> int:
     try:
         described = json.loads((path / CHECKPOINT_STATE).read_text(encoding="utf-8"))
         if described["format"] != _FORMAT:
-            msg = f"checkpoint {path} is not of format {_FORMAT}: another version of zerogap wrote it; resume with that one"
+            msg = f"checkpoint {path} does not have format {_FORMAT}: another version of zerogap wrote it; resume with that version"
             raise CheckpointError(msg)
         for part in parts:
             if part.name not in described["parts"]:
@@ -215,9 +214,9 @@ def load_checkpoint(path: Path, parts: Sequence[CheckpointPart]) -> int:
                 raise CheckpointError(msg)
             part.load(path / part.name)
     except ZerogapError:
-        raise  # an owner's own refusal says more
+        raise  # the owner's own error says more
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        msg = f"checkpoint {path} cannot be read ({error}); delete it to go on from the one before"
+        msg = f"checkpoint {path} cannot be read ({error}); delete it to continue from the previous one"
         raise CheckpointError(msg) from error
     return int(described["step"])
 

@@ -1,7 +1,7 @@
-"""Everything of a run that computes, and what remedies change about it.
+"""The components of a run that compute, and the remedies that change them.
 
-``Components`` holds the policy once and all that is built around it: the trainer, the engine with its weights' way, the
-ledger's forward pass. It is what a mismatch budget acts on (``budget.Remedies``).
+``Components`` holds the policy and everything that is built around it: trainer, engine and ledger. A mismatch budget
+applies its remedies to it (``watch.Remedies``).
 """
 
 from collections.abc import Callable, Mapping
@@ -31,13 +31,13 @@ class Components:
         Args:
             config: the recipe.
             policy: with its weights loaded.
-            say: tells a person what was probed and chosen.
+            say: prints which kernels were probed and chosen.
         """
         self.policy = policy
         self.versions = WeightVersions()
         self.adaptations = Adaptations.of_recipe(config)
         self.version = 0
-        """Of the trainer's weights; set by whoever trains."""
+        """Version of the trainer's weights. ``TrainingRun`` sets it after each step."""
         self._config, self._say = config, say
         self.numerics = self._settle_numerics()
         """GEMM kernels of each side."""
@@ -47,7 +47,7 @@ class Components:
 
     @property
     def settings(self) -> StepSettings:
-        """What a step that trains now trains with, so that it can be computed again."""
+        """The settings of a step that trains now; with them, the step can be recomputed."""
         return StepSettings(
             gemm=self.numerics.trainer,
             is_exact=self.adaptations.is_exact,
@@ -56,7 +56,7 @@ class Components:
 
     @property
     def exact_version(self) -> int | None:
-        """Samples of this version carry the trainer's own log-probs; None where nobody promises it."""
+        """Samples of this version carry the trainer's own log-probs; None if that is not promised."""
         return exact_version(self._config, self.version, self.settings)
 
     # ------------------------------------------------------------ remedies
@@ -79,14 +79,14 @@ class Components:
 
     def state_dict(self) -> dict[str, Any]:
         """What remedies have changed, for a checkpoint; JSON."""
-        return self.adaptations.state_dict()
+        return self.adaptations.model_dump(mode="json")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as a ``state_dict`` says."""
-        self.adapt(Adaptations.from_state(state))
+        """Restore a ``state_dict``."""
+        self.adapt(Adaptations.model_validate(state))
 
     def adapt(self, adaptations: Adaptations) -> None:
-        """Go on with these settings; the weights as they are now are published to an engine that changes."""
+        """Use these settings from now on. A rebuilt engine gets the trainer's current weights."""
         before, self.adaptations = self.adaptations, adaptations
         self.trainer.use_corrections(adaptations.corrections)
         if adaptations.is_exact != before.is_exact:

@@ -1,22 +1,75 @@
-"""Held-out prompts, answered and graded: greedy answers, sampled ones, or both."""
+"""Evaluates a policy on held-out prompts, with greedy answers, sampled answers, or both."""
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
-from zerogap.config import EvaluateConfig, RunConfig, SamplingConfig
-from zerogap.data import PromptItem
-from zerogap.obs import StepMetrics
-from zerogap.rollout import Collector, CollectProgress, Rollouts, run_async
+from rich.console import Console
+
+from zerogap.config import EvaluateConfig, ModelSection, RunConfig, SamplingConfig
+from zerogap.data import PromptEncoder, PromptItem, build_prompt_sets
+from zerogap.engine import AsyncEngine
+from zerogap.errors import ConfigError
+from zerogap.obs import Progress, StepMetrics
+from zerogap.rollout import (
+    Collector,
+    CollectProgress,
+    Rollouts,
+    SingleTurn,
+    build_rewards,
+    run_async,
+)
+from zerogap.run.machine import apply_threads
+from zerogap.run.policy import load_policy
+from zerogap.run.progress import show_generation
 from zerogap.types import SamplingParams
 
-MakeCollector = Callable[[SamplingParams, int], Collector]
-"""(how to draw, completions of a prompt) -> a collector on the policy as it is now."""
+
+def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dict[str, float]:
+    """The ``eval/*`` metrics of ``model`` on the evaluation prompts of ``config``.
+
+    Raises:
+        ConfigError: the recipe has no evaluation prompts.
+    """
+    apply_threads()
+    sets = build_prompt_sets(config.data)
+    if not len(sets.evaluation):
+        msg = "data has no evaluation prompts; set data.eval_size, or data.eval_path for files"
+        raise ConfigError(msg)
+    policy = load_policy(
+        ModelSection(path=model, tokenizer=config.model.tokenizer if config.model.path else None),
+        seed=config.run.seed,
+    )
+    rewards = build_rewards(config.reward, score=sets.score)
+    evaluation = Evaluation.of_recipe(config, sets.evaluation)
+    metrics = StepMetrics()
+    progress = Progress(Console(stderr=True), is_quiet=quiet)
+    with (
+        closing(rewards),
+        AsyncEngine(policy.engine(config.engine, seed=config.run.seed)) as engine,
+        progress.phase("evaluate", total=evaluation.num_completions, unit="completions") as phase,
+    ):
+        environment = SingleTurn(PromptEncoder(policy.tokenizer, config.prompt), rewards)
+
+        def make_collector(sampling: SamplingParams, group_size: int) -> Collector:
+            return Collector(
+                engine,
+                environment,
+                decode=policy.tokenizer.decode,
+                vocab_limit=policy.vocab_limit,
+                sampling=sampling,
+                group_size=group_size,
+                seed=config.run.seed,
+            )
+
+        evaluation.run(make_collector, metrics=metrics, on_progress=show_generation(phase))
+    return metrics.reduce()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is asked, and how."""
+    """The evaluation prompts, and how they are answered."""
 
     items: Sequence[PromptItem]
     config: EvaluateConfig
@@ -24,7 +77,7 @@ class Evaluation:
 
     @classmethod
     def of_recipe(cls, config: RunConfig, items: Sequence[PromptItem]) -> "Evaluation":
-        """What ``config`` asks of its evaluation prompts."""
+        """The evaluation of a recipe."""
         return cls(
             items=items[: config.evaluate.max_prompts],
             config=config.evaluate,
@@ -33,32 +86,25 @@ class Evaluation:
 
     @property
     def num_completions(self) -> int:
-        """Of one evaluation."""
+        """Completions per evaluation."""
         return len(self.items) * (self.config.greedy + self.config.samples)
 
     def run(
         self,
-        make_collector: MakeCollector,
+        make_collector: Callable[[SamplingParams, int], Collector],
         *,
         metrics: StepMetrics,
         on_progress: Callable[[CollectProgress], None] | None = None,
     ) -> None:
-        """Answer every prompt and add ``eval/*`` to ``metrics``. The noise is the same at every evaluation."""
+        """Answer every prompt and add ``eval/*`` to ``metrics``. Every evaluation uses the same sampling seeds."""
         if self.config.greedy:
-            params = self.sampling.greedy().params()
-            answered = run_async(
-                make_collector(params, 1).collect(
-                    self.items, step=0, purpose="eval-greedy", on_progress=on_progress
-                )
-            )
+            greedy = make_collector(self.sampling.greedy().params(), 1)
+            answered = self._answer(greedy, "eval-greedy", on_progress)
             _add_mean(metrics, "eval/reward/mean", answered)
             _add_counts(metrics, answered)
         if self.config.samples:
-            drawn = run_async(
-                make_collector(self.sampling.params(), self.config.samples).collect(
-                    self.items, step=0, purpose="eval-sampled", on_progress=on_progress
-                )
-            )
+            sampled = make_collector(self.sampling.params(), self.config.samples)
+            drawn = self._answer(sampled, "eval-sampled", on_progress)
             _add_mean(metrics, "eval/sampled/reward/mean", drawn)
             if not self.config.greedy:
                 _add_mean(metrics, "eval/reward/mean", drawn)
@@ -68,6 +114,16 @@ class Evaluation:
                     metrics.add("eval/sampled/best/mean", max(rewards))
             _add_counts(metrics, drawn)
         metrics.add("eval/num_prompts", len(self.items))
+
+    def _answer(
+        self,
+        collector: Collector,
+        purpose: str,
+        on_progress: Callable[[CollectProgress], None] | None,
+    ) -> Rollouts:
+        return run_async(
+            collector.collect(self.items, step=0, purpose=purpose, on_progress=on_progress)
+        )
 
 
 def _add_mean(metrics: StepMetrics, name: str, rollouts: Rollouts) -> None:

@@ -15,7 +15,6 @@ from zerogap.obs import (
     Spans,
     TensorBoardSink,
 )
-from zerogap.run.versions import VersionLog
 from zerogap.run_folder import RunFolder
 
 
@@ -46,8 +45,7 @@ class RunFiles:
             self.spans = Spans(jsonl(folder.events, None).write)
             self.ledger = jsonl(folder.ledger, resumed_step)
             self.alarms = jsonl(folder.alarms, resumed_step)
-            self.versions = VersionLog(folder.versions, resumed_step=resumed_step)
-            opening.callback(self.versions.close)
+            self.versions = jsonl(folder.versions, resumed_step)
             self._sinks: list[MetricSink] = [JsonlSink(folder.metrics, resumed_step=resumed_step)]
             if console is not None:
                 self._sinks.append(ConsoleSink(console, total_steps=config.run.steps))

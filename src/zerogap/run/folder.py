@@ -6,6 +6,7 @@ from typing import Any
 
 from zerogap.config import RunConfig
 from zerogap.errors import CheckpointError, ConfigError
+from zerogap.report.data import flatten
 from zerogap.run.machine import describe_environment
 from zerogap.run_folder import RunFolder
 
@@ -46,7 +47,7 @@ def open_run_folder(folder: RunFolder, config: RunConfig) -> None:
 
 
 def _check_same(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    before, now = _flatten(found), _flatten(wanted)
+    before, now = flatten(found), flatten(wanted)
     differ = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
     is_constant = wanted["train"]["schedule"] == "constant"
     blocked = [
@@ -57,16 +58,6 @@ def _check_same(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> No
     if blocked:
         msg = f"{path} holds a run of another recipe ({'; '.join(blocked)}), so its checkpoint cannot be continued; set another run.dir, or delete the folder"
         raise CheckpointError(msg)
-
-
-def _flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict) and value:
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _write_json(path: Path, content: object) -> None:

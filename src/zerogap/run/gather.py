@@ -1,168 +1,137 @@
-"""What a step trains on: completions that an engine draws, or the data set's own answers."""
+"""Gathers the samples of a step: completions that an engine draws, or the data set's own answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
+from functools import partial
 
 from zerogap.algorithms import overlong_penalties
-from zerogap.config import DAPOLossConfig, LossConfig, RolloutConfig, RunConfig
+from zerogap.config import DAPOLossConfig, LossConfig, RunConfig
 from zerogap.data import PromptStream
 from zerogap.obs import Progress, Spans, StepMetrics
 from zerogap.rollout import (
-    Demonstrations,
+    Collector,
+    Generator,
     Rollouts,
     Shaping,
     by_completion_len,
     collect_dynamically,
     run_async,
 )
-from zerogap.run.collectors import Collectors
 from zerogap.run.progress import show_generation
 from zerogap.run.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """Samples of one step."""
+    """The samples of one step."""
 
     drawn: Rollouts
-    """All of them: what statistics are about."""
+    """All samples, for statistics."""
     trained: Rollouts
-    """Those that train."""
+    """The samples that train."""
     note: str = ""
-    """What a user should hear about it."""
+    """A message for the user; may be empty."""
 
 
-class Gatherer(Protocol):
-    """Where samples come from."""
-
-    def __call__(self, step: int, metrics: StepMetrics) -> Gathered:
-        """The samples of a step; takes prompts from the run's stream, adds to ``metrics``."""
-        ...
+Gatherer = Callable[[int, StepMetrics], Gathered]
+"""(step, metrics) -> its samples. Takes prompts from the run's stream, and adds to ``metrics``."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class CompletionGatherer:
-    """Draws and grades completions; for DAPO again until enough groups have a signal."""
+    """Draws and grades completions. For DAPO it repeats that until enough groups have a signal."""
 
-    def __init__(
-        self,
-        stream: PromptStream,
-        collectors: Callable[[], Collectors],
-        rollout: RolloutConfig,
-        loss: LossConfig,
-        *,
-        spans: Spans,
-        progress: Progress,
-    ) -> None:
-        """Keep what every step uses.
-
-        Args:
-            stream: training prompts; moved on.
-            collectors: those of the engine that samples now.
-            rollout: how many, and how they are drawn.
-            loss: whether groups without a signal are replaced.
-            spans: times ``generate`` and ``reward``.
-            progress: shows both.
-        """
-        self._stream, self._collectors, self._rollout = stream, collectors, rollout
-        dynamic = loss.dynamic_sampling if isinstance(loss, DAPOLossConfig) else None
-        self._max_rounds = dynamic.max_rounds if dynamic is not None else 1
-        self._spans, self._progress = spans, progress
+    stream: PromptStream
+    collector: Callable[[], Collector]
+    """A collector on the engine that samples now."""
+    num_prompts: int
+    """Prompts per step."""
+    group_size: int
+    max_rounds: int
+    """Rounds of a step; all after the first replace groups without a signal."""
+    spans: Spans
+    progress: Progress
 
     def __call__(self, step: int, metrics: StepMetrics) -> Gathered:
-        """As ``Gatherer``."""
-        collector = self._collectors()(self._rollout.sampling.params(), self._rollout.group_size)
+        """Draw and grade the samples of a step."""
+        collector = self.collector()
 
         def collect(count: int, number: int) -> Rollouts:
-            items = self._stream.take(count)
-            total, purpose = (
-                count * self._rollout.group_size,
-                f"train+{number}" if number else "train",
-            )
+            items, total = self.stream.take(count), count * self.group_size
+            purpose = f"train+{number}" if number else "train"
             with (
-                self._spans.span("generate"),
-                self._progress.phase(f"step {step}: generate", total=total, unit="completions") as phase,
+                self.spans.span("generate"),
+                self.progress.phase(f"step {step}: generate", total=total, unit="completions") as phase,
             ):  # fmt: skip
                 drawn = run_async(
                     collector.draw(
                         items, step=step, purpose=purpose, on_progress=show_generation(phase)
                     )
                 )
-            with self._spans.span("reward"):
+            with self.spans.span("reward"):
                 return run_async(collector.reward(drawn))
 
-        wanted = self._rollout.prompts_per_step
-        found = collect_dynamically(collect, num_groups=wanted, max_rounds=self._max_rounds)
+        wanted = self.num_prompts
+        found = collect_dynamically(collect, num_groups=wanted, max_rounds=self.max_rounds)
         metrics.add("rollout/num_rounds", found.num_rounds)
         note = ""
         if found.is_starved:
             note = (
-                f"step {step}: after {found.num_rounds} rounds {found.num_with_signal} of {wanted} groups have rewards that differ; "
-                "the step trains on those. Harder or easier prompts, larger groups or more loss.dynamic_sampling.max_rounds give more"
+                f"step {step}: after {found.num_rounds} rounds, only {found.num_with_signal} of {wanted} groups have differing rewards, and the step "
+                "trains on those; to get more, try harder or easier prompts, larger groups or a higher loss.dynamic_sampling.max_rounds"
             )
         return Gathered(drawn=found.drawn, trained=found.trained, note=note)
-
-
-class DemonstrationGatherer:
-    """Takes prompts and makes records of the data set's answers."""
-
-    def __init__(self, stream: PromptStream, records: Demonstrations, *, num_prompts: int) -> None:
-        """Keep what every step uses.
-
-        Args:
-            stream: training prompts; moved on.
-            records: makes the records.
-            num_prompts: of a step.
-        """
-        self._stream, self._records, self._num_prompts = stream, records, num_prompts
-
-    def __call__(self, step: int, metrics: StepMetrics) -> Gathered:
-        """As ``Gatherer``."""
-        made = self._records(self._stream.take(self._num_prompts), step=step)
-        return Gathered(drawn=made, trained=made)
 
 
 def build_gatherer(
     config: RunConfig,
     workload: Workload,
-    collectors: Callable[[], Collectors],
+    engine: Callable[[], Generator],
     *,
     spans: Spans,
     progress: Progress,
 ) -> Gatherer:
-    """What a recipe's loss trains on.
+    """The gatherer that a recipe's loss needs.
 
     Args:
         config: the recipe.
-        workload: training prompts.
-        collectors: those of the engine that samples now.
+        workload: training prompts, and rewards or reference answers.
+        engine: gives the engine that samples now.
         spans: times ``generate`` and ``reward``.
-        progress: shows both.
+        progress: shows the generation.
     """
-    if workload.answers is None:
-        return CompletionGatherer(
-            workload.stream, collectors, config.rollout, config.loss, spans=spans, progress=progress
-        )
-    return DemonstrationGatherer(
-        workload.stream, workload.answers, num_prompts=config.rollout.prompts_per_step
+    stream, answers, rollout = workload.stream, workload.answers, config.rollout
+    if answers is not None:
+
+        def take_answers(step: int, metrics: StepMetrics) -> Gathered:
+            made = answers(stream.take(rollout.prompts_per_step), step=step)
+            return Gathered(drawn=made, trained=made)
+
+        return take_answers
+
+    loss = config.loss
+    shapings = _shapings(loss, max_tokens=rollout.sampling.max_new_tokens)
+    return CompletionGatherer(
+        stream=stream,
+        collector=lambda: workload.collector(
+            engine(), rollout.sampling.params(), rollout.group_size, shapings
+        ),
+        num_prompts=rollout.prompts_per_step,
+        group_size=rollout.group_size,
+        max_rounds=loss.dynamic_sampling.max_rounds if isinstance(loss, DAPOLossConfig) else 1,
+        spans=spans,
+        progress=progress,
     )
 
 
-def build_shapings(config: RunConfig) -> dict[str, Shaping]:
-    """What a recipe's loss adds to training rewards, by name; evaluation has the verifier's alone."""
-    loss, limit = config.loss, config.rollout.sampling.max_new_tokens
+def _shapings(loss: LossConfig, *, max_tokens: int) -> dict[str, Shaping]:
+    """Terms that a loss adds to training rewards, by name. Evaluation uses the plain rewards."""
     if not isinstance(loss, DAPOLossConfig) or loss.overlong is None:
         return {}
-    overlong = loss.overlong
-
-    def penalty(lengths_B: np.ndarray) -> np.ndarray:
-        return overlong_penalties(
-            lengths_B,
-            max_tokens=limit,
-            buffer_tokens=overlong.buffer_tokens,
-            penalty=overlong.penalty,
-        )
-
+    penalty = partial(
+        overlong_penalties,
+        max_tokens=max_tokens,
+        buffer_tokens=loss.overlong.buffer_tokens,
+        penalty=loss.overlong.penalty,
+    )
     return {"overlong": by_completion_len(penalty)}

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from zerogap.config import EngineConfig, ModelSection, PromptConfig
 from zerogap.data import PromptEncoder, PromptItem
 from zerogap.engine import AsyncEngine
+from zerogap.run.machine import apply_threads
 from zerogap.run.policy import load_policy
-from zerogap.run.threads import apply_threads
 from zerogap.types import CompletionUpdate, GenerateRequest, SamplingParams
 
 

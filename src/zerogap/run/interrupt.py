@@ -22,7 +22,7 @@ class Interrupt:
             try:
                 self._previous[number] = signal.signal(number, self._handle)
             except ValueError:
-                # Not the main thread, which alone gets signals.
+                # Only the main thread gets signals.
                 return self
         return self
 

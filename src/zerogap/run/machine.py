@@ -1,4 +1,4 @@
-"""The machine of a run: its description, comparison with another machine, and returning free memory.
+"""The machine of a run: its threads, its description, comparison with another machine, and returning free memory.
 
 ``environment.json`` holds the description. Equal bits are promised only on machines of the same kind.
 """
@@ -6,7 +6,7 @@
 import ctypes
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,21 @@ from typing import Any
 import torch
 
 import zerogap
+from zerogap.config.env import read_environment
 from zerogap.kernels import kernel_report
 
 _PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "pydantic", "gguf")
+
+
+def apply_threads(*, recorded: int | None = None) -> None:
+    """Let the tensor kernels use ZEROGAP_THREADS threads, if it is set.
+
+    Args:
+        recorded: threads of the run that is recomputed, used if ZEROGAP_THREADS is not set: sums depend on it.
+    """
+    threads = read_environment().threads or recorded
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def describe_environment() -> dict[str, object]:
@@ -59,31 +71,21 @@ def machine_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tupl
         then: an ``environment.json``.
         now: another.
     """
-    return tuple(_machine(then, now))
+    kinds = {name: (then.get(name), now.get(name)) for name in ("processor", "threads", "kernels")}
+    if then.get("threads") != now.get("threads"):
+        # The line on kernels names the threads, too.
+        del kinds["kernels"]
+    kinds["torch"] = _torch(then), _torch(now)
+    return _changes(kinds)
 
 
 def code_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Differences in version or commit of this package: a possible cause of different bits."""
-    return tuple(
-        _changed(name, then.get(name), now.get(name))
-        for name in ("zerogap", "commit")
-        if then.get(name) != now.get(name)
-    )
+    return _changes({name: (then.get(name), now.get(name)) for name in ("zerogap", "commit")})
 
 
-def _machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("processor", "threads"):
-        if then.get(name) != now.get(name):
-            yield _changed(name, then.get(name), now.get(name))
-    # The line on kernels already names the threads.
-    if then.get("threads") == now.get("threads") and then.get("kernels") != now.get("kernels"):
-        yield _changed("kernels", then.get("kernels"), now.get("kernels"))
-    if _torch(then) != _torch(now):
-        yield _changed("torch", _torch(then), _torch(now))
-
-
-def _changed(name: str, then: object, now: object) -> str:
-    return f"{name} was {then}, is {now}"
+def _changes(values: Mapping[str, tuple[object, object]]) -> tuple[str, ...]:
+    return tuple(f"{name} was {a}, is {b}" for name, (a, b) in values.items() if a != b)
 
 
 def _torch(environment: Mapping[str, Any]) -> object:

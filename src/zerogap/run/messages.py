@@ -8,7 +8,7 @@ _MUCH_WASTE = 0.1
 
 
 def describe_sharing(trained: TrainMetrics) -> str:
-    """How many rows prefix sharing saved."""
+    """The share of rows that prefix sharing saved."""
     alone, wasted = trained.num_rows + trained.num_rows_saved, trained.wasted_fraction
     cure = "; a larger train.micro_batch_tokens splits fewer groups" if wasted > _MUCH_WASTE else ""
     return (

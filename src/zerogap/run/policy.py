@@ -1,7 +1,7 @@
-"""The policy: one model with its tokenizer, and the two things that use it, built around the same storage."""
+"""The policy: a model with its tokenizer, how to load it, and how to build an engine on it."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from zerogap.models import (
 )
 
 _PROBED_LAYERS = 4
-"""Enough weights that they do not stay in a cache between two passes."""
+"""Enough weights to exceed the processor's caches between two passes."""
 _PROBED_ROWS = 512
-"""Above, the time a row is the same."""
+"""With more rows, the time per row stays the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,37 +43,37 @@ class Policy:
     model: CausalLM
     tokenizer: Tokenizer
     eos_token_ids: tuple[int, ...]
-    """Every id that model or tokenizer declare as the end of a turn."""
+    """Every id that the model or the tokenizer declares as the end of a turn."""
     generation: Mapping[str, Any] = field(default_factory=dict)
-    """The source's generation_config.json; goes into exports."""
+    """The source's generation_config.json; exports contain it."""
 
     @property
     def vocab_limit(self) -> int:
-        """Ids at or past it mean nothing to the tokenizer and are never drawn nor scored."""
+        """The tokenizer does not know ids from this one on; they are never drawn nor scored."""
         return self.model.head.vocab_limit
 
     def __post_init__(self) -> None:
-        """The model has no ids but the tokenizer's."""
+        """Limit the model's vocabulary to the ids that the tokenizer knows."""
         known = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
         self.model.limit_vocabulary(known)
 
     def probe(self) -> InvarianceProbe:
-        """Make GEMM rows keep their bits on this model's own shapes, and say whether they do."""
+        """Make GEMM batch-invariant on this model's shapes, and test it."""
         return ensure_batch_invariance(self.model.gemm_shapes())
 
     def fastest_gemm(self, *, engine_rows: int, trainer_rows: int) -> FastGemm:
-        """Time both kinds of GEMMs on this model's own weights, for each side's number of rows.
+        """Time both kinds of GEMM on this model's weights, for each side's number of rows.
 
         Args:
-            engine_rows: of a decode step (``engine.max_running``).
-            trainer_rows: of a forward and backward pass (``train.micro_batch_tokens``).
+            engine_rows: rows of a decode step (``engine.max_running``).
+            trainer_rows: rows of a forward and backward pass (``train.micro_batch_tokens``).
         """
         matrices = [p.detach() for p in self.model.layers[:_PROBED_LAYERS].parameters() if p.dim() == 2]  # fmt: skip
         head = self.model.head_weight.detach()[: min(VOCAB_CHUNK, self.vocab_limit)]
         per_layer = len(matrices) // min(_PROBED_LAYERS, len(self.model.layers))
         return FastGemm(
             engine=time_gemm([*matrices, head], num_rows=engine_rows, with_gradients=False),
-            # Many rows compute for longer than weights take to come: one layer says as much as several.
+            # With many rows, computing takes longer than reading the weights, so one layer is enough.
             trainer=time_gemm(
                 [*matrices[:per_layer], head],
                 num_rows=min(_PROBED_ROWS, trainer_rows),
@@ -90,7 +90,7 @@ class Policy:
         seed: int = 0,
         weight_version: int = 0,
     ) -> Engine:
-        """An engine on this model, or on a copy with weights and precision of its own (``model.copied``)."""
+        """An engine on this model, or on a copy with its own weights and precision (``model.copied``)."""
         return Engine(
             model or self.model,
             kv_cache_tokens=kv_cache_tokens(self.model.config, limits),
@@ -98,19 +98,15 @@ class Policy:
             max_scheduled_tokens=limits.max_scheduled_tokens,
             prefix_cache=limits.prefix_cache,
             eos_token_ids=self.eos_token_ids,
-            detokenizer=self.detokenize,
+            detokenizer=self.tokenizer.decode,
             gemm=gemm,
             weight_version=weight_version,
             seed=seed,
         )
 
-    def detokenize(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of ids, for stop strings, rewards and people."""
-        return self.tokenizer.decode(ids, skip_special)
-
 
 def kv_cache_tokens(config: ModelConfig, limits: EngineConfig) -> int:
-    """Tokens whose keys and values the engine may hold, from the limit in tokens or in GiB."""
+    """Size of the KV cache in tokens, from the limit in tokens or in GiB."""
     if limits.kv_cache_tokens is not None:
         return -(-limits.kv_cache_tokens // PAGE_SIZE) * PAGE_SIZE
     bytes_per_token = 2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim
@@ -121,7 +117,7 @@ def load_policy(section: ModelSection, *, seed: int) -> Policy:
     """The policy a recipe names: a pretrained one, or random weights that ``seed`` fixes.
 
     Raises:
-        ModelError, DataError: weights or tokenizer cannot be found or read.
+        ModelError, DataError: the weights or the tokenizer cannot be found or read.
     """
     if section.init is not None:
         tokenizer = _named_tokenizer(section.tokenizer or "byte")
@@ -159,11 +155,11 @@ def _named_tokenizer(name: str) -> Tokenizer:
 
 
 def tokenizer_folder(path: Path) -> Path:
-    """The folder with the tokenizer files of a model: the model's own, or one written from a GGUF's metadata."""
+    """The folder with a model's tokenizer files: the model's folder, or one written from the metadata of a GGUF file."""
     if path.is_dir():
         return path
     if path.suffix != ".gguf":
-        msg = f"{path} is neither a folder nor a .gguf file; a tokenizer is read from one of those"
+        msg = f"{path} is neither a folder nor a .gguf file, so it holds no tokenizer; give one of those"
         raise ModelError(msg)
     stat = path.stat()
     key = hashlib.sha256(

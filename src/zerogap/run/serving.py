@@ -1,7 +1,7 @@
-"""The side that samples: which engine, whose weights, and how a new version gets there.
+"""The side that samples: the engine, and how new weights reach it.
 
-By default engine and trainer hold one model and a publish copies nothing. An engine that another program runs, that
-computes in another precision, or that stays some versions behind has weights of its own.
+By default, engine and trainer share one model, and a publish copies nothing. The engine has its own weights if another
+backend runs it, if its precision differs, or if it stays some versions behind.
 """
 
 from collections.abc import Callable, Collection
@@ -30,41 +30,42 @@ from zerogap.weights import (
 
 
 class RolloutEngine(Generator, WeightSink, Protocol):
-    """What a run asks of whoever samples."""
+    """An engine as a run uses it: it generates, and takes new weights."""
 
     @property
     def stats(self) -> EngineStats | None:
-        """Counters up to now; None if it has none."""
+        """Counters since its start; None if the engine has none."""
         ...
 
     def release_memory_occupation(self) -> None:
-        """Give memory back while the trainer works."""
+        """Return the memory of the KV cache while the trainer works."""
         ...
 
     def resume_memory_occupation(self) -> None:
-        """Take it again."""
+        """Allocate it again."""
         ...
 
     def close(self) -> None:
-        """End its thread. May be called twice."""
+        """End the engine's thread. May be called twice."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """An engine with its weights' way from the trainer. Replaced as a whole when a remedy changes it."""
+    """An engine and how it gets the trainer's weights. A remedy replaces it as a whole."""
 
     engine: RolloutEngine
     evaluator: AsyncEngine
-    """Answers evaluation prompts, always with the trainer's present weights; the engine itself where it shares them."""
+    """Answers evaluation prompts with the trainer's current weights, which a copying engine may not have. The engine itself
+    if it shares those weights."""
     publish: Callable[[int], Published]
-    """Serve the trainer's weights as they are now, under this version."""
+    """Give the trainer's current weights to the engine, under this version."""
     history: WeightHistory | None
-    """Versions that the trainer has left behind, if any are kept."""
+    """Older versions of the weights, if any are kept."""
 
     @property
     def is_copy(self) -> bool:
-        """Whether the engine has weights of its own."""
+        """Whether the engine has its own weights."""
         return self.engine is not self.evaluator
 
     def close(self) -> None:
@@ -84,43 +85,49 @@ def build_serving(
     needed: Collection[Capability] = (),
     history: WeightHistory | None = None,
 ) -> Serving:
-    """The engine of a recipe, without weights: publish to it before it generates.
+    """The engine of a recipe. Publish weights to it before it generates.
 
     Args:
         policy: the trainer's model and its tokenizer.
-        config: which engine, its precision and its limits.
-        versions: gets the digest of every version that is served.
-        gemm: GEMM kernels of its passes.
+        config: backend, precision and limits of the engine.
+        versions: gets the digest of every published version.
+        gemm: GEMM kernels of the engine.
         lag: versions that the engine stays behind.
-        seed: of the engine's own noise.
-        needed: what the recipe asks of whoever samples.
-        history: taken over from another serving of the same run.
+        seed: default sampling seed.
+        needed: capabilities that the recipe needs.
+        history: of the engine that this one replaces.
 
     Raises:
-        ConfigError: the engine lacks something that is needed.
+        ConfigError: the engine lacks a capability that the recipe needs.
     """
+    offered = TransformersGenerator if config.backend == "transformers" else AsyncEngine
+    if missing := set(needed) - offered.capabilities:
+        msg = f'engine.backend = {config.backend!r} lacks capabilities that this recipe needs: {", ".join(sorted(missing))}; remove them from rollout.sampling, or set engine.backend = "zerogap"'
+        raise ConfigError(msg)
     own = policy.model.precision
     precision: Precision = own if config.dtype is None else config.dtype
-    evaluator = AsyncEngine(policy.engine(config, gemm=gemm, seed=seed))
+    on_own_weights = policy.engine(config, gemm=gemm, seed=seed)
     if config.backend == "zerogap" and precision == own and not lag:
-        publisher = Publisher(SharedWeights(policy.model), evaluator, versions)
-        return Serving(
-            engine=evaluator, evaluator=evaluator, publish=publisher.publish, history=None
-        )
+        engine = AsyncEngine(on_own_weights)
+        publisher = Publisher(SharedWeights(policy.model), engine, versions)
+        return Serving(engine=engine, evaluator=engine, publish=publisher.publish, history=None)
     if history is None and lag:
         history = WeightHistory(lag + 1)
-    engine = _copying_engine(policy, config, precision, gemm, seed)
-    if missing := set(needed) - engine.capabilities:
-        msg = f'engine.backend = {config.backend!r} lacks what this recipe asks of its engine: {", ".join(sorted(missing))}; leave that out of rollout.sampling, or set engine.backend = "zerogap"'
-        raise ConfigError(msg)
     source = CopiedWeights(
         policy.model,
         history,
         lag=lag,
         rounding=round_bf16 if precision == "bf16" != own else unrounded,
     )
-    publisher = Publisher(source, engine, versions)
-    return Serving(engine=engine, evaluator=evaluator, publish=publisher.publish, history=history)
+    # Before the evaluator's thread starts, because building the copy may fail.
+    copying = _copying_engine(policy, config, precision, gemm, seed)
+    publisher = Publisher(source, copying, versions)
+    return Serving(
+        engine=copying,
+        evaluator=AsyncEngine(on_own_weights),
+        publish=publisher.publish,
+        history=history,
+    )
 
 
 def _copying_engine(
@@ -131,7 +138,7 @@ def _copying_engine(
             policy.model.config,
             eos_token_ids=policy.eos_token_ids,
             vocab_limit=policy.vocab_limit,
-            decode=policy.detokenize,
+            decode=policy.tokenizer.decode,
             dtype=precision,
             seed=seed,
         )

@@ -2,19 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from zerogap.algorithms import CorrectionStatistics, GroupAdvantages
+from zerogap.algorithms import CorrectionStatistics
 from zerogap.engine import EngineStats
 from zerogap.obs import StepMetrics
 from zerogap.train import CriticMetrics, PreferenceMetrics, TrainMetrics
 from zerogap.types import Sample
-
-
-def add_group_metrics(metrics: StepMetrics, groups: GroupAdvantages) -> None:
-    """``group/*``."""
-    metrics.add("group/count", groups.num_groups)
-    metrics.add("group/alone", groups.num_alone)
-    metrics.add("group/without_signal", groups.num_without_signal)
-
 
 _ENGINE_COUNTS = (
     "num_steps",
@@ -42,6 +34,11 @@ _TRAIN_FIELDS = (
     "micro_batch_fill",
     "num_updates",
 )
+_TIMED = ("generate", "reward", "audit", "train", "publish", "evaluate", "checkpoint", "save_rollouts")  # fmt: skip
+_RATES = (
+    ("engine/tokens_per_s", "engine/num_sampled_tokens", "step/generate_s"),
+    ("train/tokens_per_s", "train/num_rows", "step/train_s"),
+)
 
 
 def add_engine_metrics(
@@ -50,7 +47,7 @@ def add_engine_metrics(
     before: EngineStats | None,
     after: EngineStats | None,
 ) -> None:
-    """``engine/*`` of one step's generation, except rates; an engine without counters only has sampled tokens, from ``samples``."""
+    """``engine/*`` of one step's generation, except rates. For an engine without counters: only the sampled tokens."""
     if before is None or after is None:
         num_drawn = sum(int((sample.weight_version >= 0).sum()) for sample in samples)
         metrics.add("engine/num_sampled_tokens", num_drawn)
@@ -78,17 +75,12 @@ def with_rates(reduced: Mapping[str, float]) -> dict[str, float]:
     return {**reduced, **rates}
 
 
-_TIMED = ("generate", "reward", "audit", "train", "publish", "evaluate", "checkpoint", "save_rollouts")  # fmt: skip
-_RATES = (
-    ("engine/tokens_per_s", "engine/num_sampled_tokens", "step/generate_s"),
-    ("train/tokens_per_s", "train/num_rows", "step/train_s"),
-)
-
-
 def add_train_metrics(metrics: StepMetrics, trained: TrainMetrics) -> None:
     """``train/*``, ``policy/*``, ``group/*``, ``excluded/*`` and the metrics of the loss, except rates."""
     if trained.groups is not None:
-        add_group_metrics(metrics, trained.groups)
+        metrics.add("group/count", trained.groups.num_groups)
+        metrics.add("group/alone", trained.groups.num_alone)
+        metrics.add("group/without_signal", trained.groups.num_without_signal)
     policy = trained.policy
     metrics.add_all(
         {
@@ -123,7 +115,7 @@ def add_staleness(metrics: StepMetrics, samples: Sequence[Sample], weight_versio
 
 
 def loss_metrics(trained: TrainMetrics) -> dict[str, float]:
-    """``mismatch/*``, ``critic/*``, ``preference/*`` and ``policy/kl_to_teacher``, as far as they exist."""
+    """``mismatch/*``, ``critic/*``, ``preference/*`` and ``policy/kl_to_teacher``, if the loss has them."""
     found = {} if trained.kl_to_teacher is None else {"policy/kl_to_teacher": trained.kl_to_teacher}
     if trained.corrections is not None:
         found |= correction_metrics(trained.corrections)
@@ -138,8 +130,11 @@ def loss_metrics(trained: TrainMetrics) -> dict[str, float]:
 def correction_metrics(found: CorrectionStatistics) -> dict[str, float]:
     """``mismatch/*``."""
     return {
-        **_weights("before", found),
-        **_weights("after", found),
+        **{
+            f"mismatch/weight/{when}/{name}": getattr(weights, name)
+            for when, weights in (("before", found.weight_before), ("after", found.weight_after))
+            for name in ("mean", "min", "max", "effective_share")
+        },
         "mismatch/truncated/low": found.fraction_truncated_low,
         "mismatch/truncated/high": found.fraction_truncated_high,
         "mismatch/rejected/low": found.fraction_rejected_low,
@@ -154,14 +149,6 @@ def correction_metrics(found: CorrectionStatistics) -> dict[str, float]:
         "mismatch/k3": found.k3,
         "mismatch/chi2/token": found.chi2_token,
         "mismatch/chi2/sequence": found.chi2_sequence,
-    }
-
-
-def _weights(when: str, found: CorrectionStatistics) -> Mapping[str, float]:
-    weights = found.weight_before if when == "before" else found.weight_after
-    return {
-        f"mismatch/weight/{when}/{name}": getattr(weights, name)
-        for name in ("mean", "min", "max", "effective_share")
     }
 
 

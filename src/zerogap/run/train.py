@@ -1,4 +1,4 @@
-"""Run a recipe: the door. ``TrainingRun`` is the loop behind it."""
+"""The entry point of training: ``train`` runs a recipe with ``TrainingRun``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from zerogap.config import RunConfig
 from zerogap.run.interrupt import Interrupt
-from zerogap.run.threads import apply_threads
+from zerogap.run.machine import apply_threads
 from zerogap.run.training_run import TrainingRun
 
 
@@ -17,19 +17,19 @@ class TrainResult:
 
     folder: Path
     step: int
-    """Steps done in all."""
+    """Total number of finished steps."""
     is_finished: bool
-    """False if it was interrupted or an alarm stopped it; the same recipe goes on."""
+    """False if it was interrupted or an alarm stopped it; the same recipe continues it."""
     is_alarmed: bool
     """An alarm stopped it (``watch.stop``)."""
 
 
 def train(config: RunConfig, *, quiet: bool = False) -> TrainResult:
-    """Run a recipe from where its folder stands to its last step.
+    """Run a recipe to its last step, from the newest checkpoint in its folder.
 
     Args:
         config: the resolved recipe.
-        quiet: print warnings and the end only.
+        quiet: print only warnings and the last lines.
 
     Raises:
         ZerogapError: the recipe, its data, its model or its folder cannot be used, or a step failed.

@@ -1,4 +1,4 @@
-"""What a recipe makes of a model: its trainer, and how a step trains. For the run, and for whoever computes its steps again."""
+"""Builds the trainer and the step settings of a recipe, for a run and for the commands that recompute its steps."""
 
 from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig
 from zerogap.errors import DataError, ModelError
@@ -9,7 +9,7 @@ from zerogap.train import NativeTrainer, Teacher
 
 
 def build_trainer(config: RunConfig, policy: Policy, *, gemm: Gemm = "exact") -> NativeTrainer:
-    """The recipe's trainer of the policy's model at step 0, with whatever frozen models its loss needs."""
+    """The recipe's trainer at step 0, with the frozen models that its loss needs."""
     reference = None
     if config.loss.needs_reference:
         reference = load_policy(config.model, seed=config.run.seed).model
@@ -38,13 +38,13 @@ def _load_teacher(loss: LossConfig, policy: Policy) -> Teacher | None:
 
 
 def settings_of_recipe(config: RunConfig) -> StepSettings:
-    """How a step trains while nothing was timed and no remedy taken."""
+    """The settings of a step if no GEMM was timed and no remedy applied."""
     return StepSettings(
         gemm="exact", is_exact=config.numerics == "exact", corrections=config.corrections
     )
 
 
 def exact_version(config: RunConfig, weight_version: int, settings: StepSettings) -> int | None:
-    """``weight_version``, if samples of it carry the trainer's own log-probs to the bit; None where nobody promises it."""
+    """``weight_version`` if its samples carry exactly the trainer's log-probs; None if that is not promised."""
     edits_logits = config.rollout.sampling.params().edits_logits
     return weight_version if settings.is_exact and not edits_logits else None

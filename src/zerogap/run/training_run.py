@@ -1,11 +1,12 @@
 """The synchronous loop: gather, audit, train, publish; evaluate, watch, save, resume.
 
-``TrainingRun.advance`` reads as the algorithm. Everything a step depends on is a function of the recipe, the step's
-number and the checkpoint, so a run that was killed and is started again ends as if nothing had happened.
+``TrainingRun.advance`` reads as the algorithm. A step depends only on the recipe, its number and the checkpoint, so a run
+that is killed and started again ends with the same results.
 """
 
 import resource
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from zerogap.run.components import Components
 from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
-from zerogap.run.gather import Gathered, build_gatherer, build_shapings
+from zerogap.run.gather import Gathered, build_gatherer
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
     describe_failures,
@@ -53,6 +54,7 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
     with_rates,
 )
+from zerogap.run.versions import version_line
 from zerogap.run.workload import Workload
 from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
@@ -61,7 +63,7 @@ from zerogap.watch import BudgetController, Watch
 
 
 class TrainingRun:
-    """A run between its folder and its machines. A context manager; owns its files."""
+    """One training run: its loop, and its open files. A context manager."""
 
     def __init__(self, config: RunConfig, console: Console, *, is_quiet: bool) -> None:
         self.config = config
@@ -85,7 +87,7 @@ class TrainingRun:
 
     def _begin(self) -> None:
         open_run_folder(self.folder, self.config)
-        # Nothing here draws from torch's global stream; user code (rewards, environments) may, and must be resumable.
+        # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
@@ -105,12 +107,12 @@ class TrainingRun:
 
     @property
     def step_number(self) -> int:
-        """Steps done; the version of the trainer's weights, too: one a step."""
+        """Steps done. It is also the version of the trainer's weights, because each step makes one."""
         return self.components.version
 
     @property
     def engine(self) -> RolloutEngine:
-        """Who samples now."""
+        """The engine that samples now."""
         return self.components.serving.engine
 
     @property
@@ -120,16 +122,16 @@ class TrainingRun:
 
     @property
     def is_alarmed(self) -> bool:
-        """Whether an alarm is to stop the run."""
+        """Whether an alarm stops the run."""
         return self._oversight.is_alarmed
 
     # ------------------------------------------------------------ a step
 
     def advance(self) -> None:
-        """The next step, its evaluation and its checkpoint.
+        """Run the next step, then its evaluation and its checkpoint if they are due.
 
         Raises:
-            MismatchError: the gap stays above the budget and no remedy is left; the step is saved.
+            MismatchError: the gap stays above the budget, and no remedy is left. The step is saved first.
         """
         step, metrics = self.step_number + 1, StepMetrics()
         prompts_before = self.workload.stream.state_dict()
@@ -149,7 +151,7 @@ class TrainingRun:
             if self._is_due(self.config.evaluate.every, step):
                 self._evaluate(metrics)
             metrics.add_all(self._oversight.observe(step, metrics.reduce()))
-        # Before the checkpoint: a run that is killed between the two does the step again, and loses no line.
+        # Before the checkpoint: a run that is killed between the two repeats the step, so no line is lost.
         self._report(metrics)
         if self._is_due(self.config.run.checkpoint_every, step):
             self._checkpoint()
@@ -169,12 +171,12 @@ class TrainingRun:
         add_engine_metrics(metrics, gathered.drawn.samples, before, self.engine.stats)
         add_rollout_metrics(metrics, gathered.drawn.samples)
         add_staleness(metrics, samples, self.components.version)
-        # Keys and values are of no use to the next weights, and their memory is of use to the backward pass.
+        # The next weights cannot use the cached keys and values, and the backward pass needs their memory.
         self.engine.release_memory_occupation()
         return gathered
 
     def _start_audit(self, step: int, rollouts: Rollouts) -> StartedAudit:
-        """The ledger measures before any weight moves."""
+        """Start the ledger's audit before any weight changes."""
         components = self.components
         with self.files.spans.span("audit"):
             return components.ledger.start(rollouts.samples, step=step, version=components.version)
@@ -186,9 +188,9 @@ class TrainingRun:
         trained: TrainMetrics | None,
         metrics: StepMetrics,
     ) -> None:
-        """Its last stage is what the trainer computed before its first update."""
+        """Give the audit its last stage: the log-probs that the trainer computed before its first update."""
         names = [sample.rollout_id for sample in rollouts.samples]
-        # Where nothing could train, nothing is audited either.
+        # If no sample could train, none was audited.
         own = {} if trained is None else dict(zip(names, trained.old_log_probs, strict=True))
         with self.files.spans.span("audit"):
             entry = audit.finish(own)
@@ -206,7 +208,7 @@ class TrainingRun:
             self.files.spans.span("train"),
             self._progress.phase(f"step {step}: train", unit="rows") as phase,
         ):
-            # Until the next publish, an engine that shares the weights must not sample from half of an update.
+            # An engine that shares the weights must not sample during the update; the next publish lets it go on.
             self.engine.begin_weight_update()
             trainer, show = components.trainer, show_training(phase)
             plan = trainer.plan(samples, exact_version=components.exact_version, on_progress=show)
@@ -223,16 +225,12 @@ class TrainingRun:
         return trained
 
     def _publish(self, step: int) -> None:
-        """The engine serves the trainer's weights, and both agree on what they are."""
+        """Give the trainer's weights to the engine, and record their fingerprint."""
         with self.files.spans.span("publish"):
             self.components.version = step
             published = self.components.serving.publish(step)
-            self.files.versions.record(
-                step=step,
-                weight_version=step,
-                fingerprint=published.fingerprint,
-                settings=self.components.settings if step else None,
-            )
+            settings = self.components.settings if step else None
+            self.files.versions.write(version_line(step, published.fingerprint, settings))
             self.engine.resume_memory_occupation()
 
     def _save_rollouts(self, step: int, rollouts: Rollouts, trained: TrainMetrics | None) -> None:
@@ -252,15 +250,15 @@ class TrainingRun:
         return every > 0 and (step % every == 0 or step == self.config.run.steps)
 
     def _give_up(self, step: int, rollouts: Rollouts, error: NumericsError) -> None:
-        """A number of the step is not finite: keep what it failed on, and the step before, if that is still there."""
+        """After a number that is not finite: save the step's rollouts, and the step before it if its weights are intact."""
         self._oversight.failed(step, error)
         if self.config.obs.rollouts_every:
-            # Whether they are due or not: the alarm's command reads them.
+            # Even if they are not due: the command that the alarm suggests reads them.
             self._save_rollouts(step, rollouts, None)
         if self.components.trainer.is_inconsistent:
             self._console.print(
                 f"step {step} failed after the first of its updates, so the weights are inconsistent and are not saved; "
-                "the same command goes on from the last checkpoint"
+                "run the same command again to continue from the last checkpoint"
             )
         elif self.step_number:
             self._checkpoint()
@@ -281,11 +279,11 @@ class TrainingRun:
             ) as phase,
         ):
             self.workload.evaluation.run(
-                self.workload.collectors(serving.evaluator),
+                partial(self.workload.collector, serving.evaluator),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
-        # A resumed run has not evaluated: what evaluation left in the cache must not show in the next step's counts.
+        # A resumed run starts with an empty prefix cache. Without the flush, the next step's counts would differ from its.
         serving.evaluator.call(lambda engine: engine.flush_cache()).result()
         if serving.is_copy:
             serving.evaluator.release_memory_occupation()
@@ -312,7 +310,7 @@ class TrainingRun:
         self._checkpointed_step = self.step_number
 
     def _parts(self) -> list[CheckpointPart]:
-        """What a resumed run has before its files are open."""
+        """Parts that are loaded before the run's files are open."""
         components = self.components
         return [
             WeightsPart(components.policy.model),
@@ -323,11 +321,11 @@ class TrainingRun:
         ]
 
     def _later_parts(self) -> list[CheckpointPart]:
-        """What goes on writing to them, or changes the machines."""
+        """Parts that are loaded after that: one writes to the files, the other may rebuild the engine."""
         return [JsonPart("oversight", self._oversight), JsonPart("adaptations", self.components)]
 
     def _load(self) -> int | None:
-        """The step of the newest checkpoint, after which everything is as it was; None if the run begins."""
+        """Load the newest checkpoint and return its step; None if there is none."""
         latest, components = self.folder.latest_checkpoint(), self.components
         if latest is None:
             return None
@@ -360,13 +358,14 @@ class TrainingRun:
         else:
             why = " by an alarm (watch.stop)" if self.is_alarmed else ""
             self._console.print(
-                f"stopped{why} after step {self.step_number} of {self.config.run.steps}; the same command goes on"
+                f"stopped{why} after step {self.step_number} of {self.config.run.steps}; "
+                "run the same command again to continue"
             )
         self._write_report()
 
     def _write_report(self) -> None:
-        detokenize = self.components.policy.detokenize
-        path = write_report(self.folder.path, decode_token=lambda i: detokenize([i], False))
+        decode = self.components.policy.tokenizer.decode
+        path = write_report(self.folder.path, decode_token=lambda i: decode([i], False))
         self._console.print(f"report: {path}")
 
     # ------------------------------------------------------------ setting up
@@ -394,7 +393,7 @@ class TrainingRun:
         self._gatherer = build_gatherer(
             config,
             self.workload,
-            lambda: self.workload.collectors(self.engine, build_shapings(config)),
+            lambda: self.engine,
             spans=self.files.spans,
             progress=self._progress,
         )

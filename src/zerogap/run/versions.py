@@ -11,7 +11,7 @@ from typing import Any
 from zerogap.config import CorrectionsConfig
 from zerogap.errors import CheckpointError
 from zerogap.kernels import Gemm
-from zerogap.obs import JsonlFile, read_jsonl
+from zerogap.obs import read_jsonl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,29 +48,12 @@ class PublishedVersion:
     """Settings of its step; None for version 0."""
 
 
-class VersionLog:
-    """The open file of a run; its only writer."""
-
-    def __init__(self, path: Path, *, resumed_step: int = -1) -> None:
-        """Open for appending; remove lines of steps after ``resumed_step``, which will run again."""
-        self._file = JsonlFile(path, keep_until_step=resumed_step)
-
-    def record(
-        self,
-        *,
-        step: int,
-        weight_version: int,
-        fingerprint: str,
-        settings: StepSettings | None = None,
-    ) -> None:
-        """Append the version that ``step`` published, and how the step trained; step 0: the initial weights."""
-        line = {"step": step, "weight_version": weight_version, "fingerprint": fingerprint}
-        trained = {} if settings is None else {"settings": settings.to_json()}
-        self._file.write(line | trained)
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._file.close()
+def version_line(
+    version: int, fingerprint: str, settings: StepSettings | None = None
+) -> dict[str, Any]:
+    """The line of a published version, and how its step, of the same number, trained; version 0: the initial weights."""
+    line = {"step": version, "weight_version": version, "fingerprint": fingerprint}
+    return line if settings is None else {**line, "settings": settings.to_json()}
 
 
 def read_versions(path: Path) -> dict[int, PublishedVersion]:

@@ -1,7 +1,6 @@
-"""What a run is about: prompts to train and to evaluate on, how they become ids, and how answers are rewarded."""
+"""The data of a run: prompts for training and evaluation, their encoding, and the rewards of answers."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from zerogap.config import RunConfig
 from zerogap.data import (
@@ -12,31 +11,31 @@ from zerogap.data import (
     build_prompt_sets,
     check_prompt_lengths,
 )
-from zerogap.rollout import Demonstrations, Generator, Shaping, SingleTurn, build_rewards
-from zerogap.run.collectors import Collectors
+from zerogap.rollout import Collector, Demonstrations, Generator, Shaping, SingleTurn, build_rewards
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
+from zerogap.types import SamplingParams
 
 
 class Workload:
-    """Data and rewards of a recipe. A context manager; owns the workers that grade."""
+    """Data and rewards of a recipe. A context manager; owns the processes that compute rewards."""
 
     def __init__(self, config: RunConfig, policy: Policy) -> None:
         """Read the data and check that every prompt fits.
 
         Raises:
-            DataError, ConfigError: the data cannot be read, a prompt leaves no room for its completion, or an answer cannot be trained on.
+            DataError, ConfigError: the data cannot be read, a prompt is too long for its completion, or an answer cannot train.
         """
         sets = build_prompt_sets(config.data)
         self._policy, self._seed = policy, config.run.seed
         self.encode = PromptEncoder(policy.tokenizer, config.prompt)
         self.items = sets.train
-        """To train on."""
+        """Training prompts."""
         self.stream = PromptStream(sets.train, seed=config.run.seed, shuffle=sets.shuffle)
         self.evaluation = Evaluation.of_recipe(config, sets.evaluation)
         self._check_lengths(config, [*sets.train, *self.evaluation.items])
         self.answers = self._build_answers(config)
-        """Makes records of reference answers, where the loss trains on those."""
+        """Makes samples of reference answers; None if the loss trains on completions."""
         self._rewards = build_rewards(config.reward, score=sets.score)
 
     def __enter__(self) -> "Workload":
@@ -45,16 +44,23 @@ class Workload:
     def __exit__(self, *error: object) -> None:
         self._rewards.close()
 
-    def collectors(
-        self, generator: Generator, shapings: Mapping[str, Shaping] = MappingProxyType({})
-    ) -> Collectors:
-        """Those that ask ``generator``; training adds shapings to what the verifier says."""
-        return Collectors(
-            policy=self._policy,
-            generator=generator,
-            environment=SingleTurn(self.encode, self._rewards),
+    def collector(
+        self,
+        generator: Generator,
+        sampling: SamplingParams,
+        group_size: int,
+        shapings: Mapping[str, Shaping] | None = None,
+    ) -> Collector:
+        """A collector that draws ``group_size`` rollouts of each prompt; ``shapings`` are added to their rewards."""
+        return Collector(
+            generator,
+            SingleTurn(self.encode, self._rewards),
+            decode=self._policy.tokenizer.decode,
+            vocab_limit=self._policy.vocab_limit,
+            sampling=sampling,
+            group_size=group_size,
             seed=self._seed,
-            shapings=shapings,
+            shapings=shapings or {},
         )
 
     def _build_answers(self, config: RunConfig) -> Demonstrations | None:

@@ -69,18 +69,12 @@ class Decision:
         return self.remedy is None
 
     def apply(self, remedies: Remedies) -> None:
-        """Apply the remedy.
-
-        Raises:
-            MismatchError: no remedy is left; the message names the source.
-        """
-        if self.remedy is None:
-            raise self.error()
-        elif self.remedy == "corrections":
+        """Apply the remedy; nothing if none is left."""
+        if self.remedy == "corrections":
             remedies.switch_on_corrections()
         elif self.remedy == "staleness":
             remedies.reduce_lag()
-        else:
+        elif self.remedy == "numerics":
             remedies.exact_numerics()
 
     def error(self) -> MismatchError:
@@ -155,7 +149,7 @@ class BudgetController:
         return {"num_above": self._num_above}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``."""
+        """Restore a ``state_dict``."""
         self._num_above = int(state["num_above"])
 
     def _choose(

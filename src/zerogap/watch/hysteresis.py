@@ -7,7 +7,7 @@ from typing import Any, Literal
 Change = Literal["on", "off"]
 
 CALM_SHARE = 0.9
-"""A step within this share of the limit is calm. Between calm and the limit, an alarm does not change."""
+"""A step is calm if its value is within this share of the limit. Between calm and the limit, an alarm does not change."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Metrics = Mapping[str, float]
 
 _SOURCES = {
     "tokens": "re-encoded text gave other ids than were sampled",
-    "routing": "the trainer's router picks other experts than the engine's",
+    "routing": "the trainer's router chooses different experts than the engine's",
     "sampling": "sampling is truncated (top_p, top_k, min_p), and the loss scores the full distribution",
     "numbers": "engine and trainer use different kernels or precisions",
     "staleness": "samples come from older weights than the trainer's",
@@ -55,9 +55,7 @@ def _of_gradient(metrics: Metrics) -> str:
         return f"some tokens are far less likely for the trainer than for the engine (gap/total/max = {largest:.3g} nats)"
     if (stale := metrics.get("staleness/max", 0.0)) > 0:
         return f"samples come from weights {stale:.0f} steps old"
-    return (
-        "few samples with rare tokens and large advantages; train.max_grad_norm bounds their effect"
-    )
+    return "a few samples have rare tokens and large advantages; train.max_grad_norm bounds their effect"
 
 
 def _of_truncation(metrics: Metrics) -> str:

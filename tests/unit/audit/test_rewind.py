@@ -10,9 +10,9 @@ from rich.console import Console
 from zerogap.audit import RecordedRun, rewind
 from zerogap.config import CorrectionsConfig, WeightCorrection
 from zerogap.errors import CheckpointError
-from zerogap.obs import Progress
+from zerogap.obs import JsonlFile, Progress
 from zerogap.run.policy import load_policy
-from zerogap.run.versions import StepSettings, VersionLog
+from zerogap.run.versions import StepSettings, version_line
 from zerogap.weights import weight_fingerprint
 
 QUIET = Progress(Console(), is_quiet=True)
@@ -109,10 +109,9 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path):
 
 def keep_fingerprints(folder: Path, fingerprints: dict[int, str]) -> RecordedRun:
     (folder / "versions.jsonl").unlink(missing_ok=True)
-    log = VersionLog(folder / "versions.jsonl")
-    for version, fingerprint in fingerprints.items():
-        log.record(step=version, weight_version=version, fingerprint=fingerprint)
-    log.close()
+    with JsonlFile(folder / "versions.jsonl") as file:
+        for version, fingerprint in fingerprints.items():
+            file.write(version_line(version, fingerprint))
     return RecordedRun(folder)
 
 
@@ -154,9 +153,8 @@ def test_a_step_trains_again_as_it_was_recorded_to(
     folder = copy_without(recorded, tmp_path / "run", CHECKPOINTS)
     (folder / "versions.jsonl").unlink(missing_ok=True)
     change_column(folder, 1, "rollout_log_probs", make_the_first_unlikely)
-    log = VersionLog(folder / "versions.jsonl")
-    log.record(step=1, weight_version=1, fingerprint=fingerprints[1], settings=settings)
-    log.close()
+    with JsonlFile(folder / "versions.jsonl") as file:
+        file.write(version_line(1, fingerprints[1], settings))
     if settings == AS_RECIPE:
         assert rewind(RecordedRun(folder), 1, progress=QUIET).is_proven
         return

@@ -1,4 +1,4 @@
-"""Rooms that record what they are asked, so that the command line is tested without torch."""
+"""Fake rooms that record their calls, so the command line is tested without torch."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -16,7 +16,7 @@ COMMANDS = {
 
 @pytest.fixture
 def fake_run(monkeypatch):
-    """Stands where these rooms would be imported from; ``calls`` holds (name, args, kwargs)."""
+    """Replaces these rooms at import; ``calls`` holds (name, args, kwargs)."""
     fake = SimpleNamespace(calls=[])
     fake.results = {"evaluate_model": {"eval/reward/mean": 0.25, "eval/num_prompts": 4}}
 

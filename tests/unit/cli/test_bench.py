@@ -1,4 +1,4 @@
-"""``zerogap bench`` on a benchmark that is played: what is asked, shown, written and compared."""
+"""``zerogap bench`` on a fake benchmark: its options, output, files and comparison."""
 
 import json
 from types import SimpleNamespace

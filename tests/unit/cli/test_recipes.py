@@ -1,4 +1,4 @@
-"""Every recipe in the repository loads, and stays itself through --dry-run."""
+"""Every recipe in the repository loads, and --dry-run prints an equal recipe."""
 
 from pathlib import Path
 from typing import get_args

@@ -19,7 +19,7 @@ from zerogap.weights import WeightHistory
 
 
 class CountingScorer:
-    """Scores -1 nats for everything and remembers what it was asked."""
+    """Scores -1 nats for everything and records its calls."""
 
     def __init__(self, gone=(), value=-1.0) -> None:
         self.asked, self._gone, self._value = [], gone, value
@@ -181,7 +181,7 @@ def test_columns_reach_whoever_shows_tokens():
 
 
 def test_a_trainer_that_scores_every_sample_is_not_asked_twice():
-    """What a step of one update computes before its weights move is the missing stage; the ledger makes no pass for it."""
+    """A step of one update computes the missing stage before its weights change, so the ledger makes no pass for it."""
     scorer, samples = CountingScorer(), make_groups(4, 2)
     ledger = Ledger(scorer, LedgerConfig(share=1.0), reencode=same_ids, seed=0, trainer_scores=True)
     started = ledger.start(samples, step=1, version=0)
@@ -196,7 +196,7 @@ def test_a_trainer_that_scores_every_sample_is_not_asked_twice():
 
 
 def test_what_the_trainer_will_not_score_is_scored_before_the_weights_move():
-    """Other versions, texts that encode to other ids, and everything where a step makes several updates."""
+    """The ledger's own passes: other versions, text that encodes to different ids, and everything if a step makes several updates."""
     model, samples = tiny_model(), make_groups(2, 2)
     old = [replace(s, weight_version=np.where(s.weight_version >= 0, 3, -1)) for s in samples[:2]]
     new = [replace(s, weight_version=np.where(s.weight_version >= 0, 4, -1)) for s in samples[2:]]

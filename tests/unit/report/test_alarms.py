@@ -12,7 +12,7 @@ from zerogap.watch.budget import BudgetController
 
 
 class Nothing:
-    """Remedies of which none can be taken."""
+    """Remedies that cannot be applied."""
 
     def why_not(self, remedy):
         return "not here"

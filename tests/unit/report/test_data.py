@@ -35,7 +35,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 def test_a_damaged_config_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"config\.json: not JSON"):
+    with pytest.raises(CheckpointError, match=r"config\.json is not JSON"):
         read_run(RunFolder(tmp_path))
 
 

@@ -1,6 +1,4 @@
-"""What remedies change about a run, and what they cannot."""
-
-import json
+"""The settings that remedies change, and why a remedy cannot apply."""
 
 import pytest
 from helpers.recipes import run_config
@@ -55,4 +53,4 @@ def test_a_remedy_that_cannot_be_taken_says_why(remedy, config, why):
 
 def test_a_checkpoint_brings_them_back():
     before = adaptations(rollout={"lag": 2}, numerics="fast").with_corrections().with_less_lag()
-    assert Adaptations.from_state(json.loads(json.dumps(before.state_dict()))) == before
+    assert Adaptations.model_validate_json(before.model_dump_json()) == before

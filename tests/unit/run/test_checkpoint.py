@@ -61,7 +61,7 @@ def test_each_part_comes_back_to_its_owner(tmp_path):
 
 
 class Shard:
-    """A part that nobody foresaw: one process's share of a state."""
+    """A part that the package does not know: one process's share of a state."""
 
     def __init__(self, rank, values=()):
         self.name, self.values = f"shard_{rank}", values
@@ -149,17 +149,17 @@ def test_a_flipped_bit_in_the_weights_is_noticed(tmp_path):
 
 def test_another_architecture_is_refused_by_tensor_name(tmp_path):
     path = save(tmp_path, tiny_model("llama"), 1)
-    with pytest.raises(CheckpointError, match=r"of another model: .*q_norm"):
+    with pytest.raises(CheckpointError, match=r"holds another model: .*q_norm"):
         load_checkpoint(path, [WeightsPart(tiny_model("qwen3"))])
     path = save(tmp_path, tiny_model(intermediate_size=64), 2)
-    with pytest.raises(CheckpointError, match=r"of another model: .*gate_up"):
+    with pytest.raises(CheckpointError, match=r"holds another model: .*gate_up"):
         load_checkpoint(path, [WeightsPart(tiny_model())])
 
 
 def test_another_format_is_refused(tmp_path):
     path = save(tmp_path, tiny_model(), 1)
     (path / "state.json").write_text('{"format": 3}')
-    with pytest.raises(CheckpointError, match="not of format 4"):
+    with pytest.raises(CheckpointError, match="does not have format 4"):
         load_checkpoint(path, [WeightsPart(tiny_model())])
 
 
@@ -191,10 +191,12 @@ def test_a_checkpoint_of_another_frozen_set_is_refused_with_names(tmp_path):
     before = weight_fingerprint(other)
     with pytest.raises(
         CheckpointError,
-        match=r"embed_tokens.weight are frozen here only, norm.weight there only",
+        match=r"embed_tokens.weight are frozen only now, norm.weight only in the checkpoint",
     ):
         load_checkpoint(path, [WeightsPart(other)])
-    with pytest.raises(CheckpointError, match=r"none are frozen here only, norm.weight there only"):
+    with pytest.raises(
+        CheckpointError, match=r"none are frozen only now, norm.weight only in the checkpoint"
+    ):
         load_checkpoint(path, [WeightsPart(tiny_model())])
     assert weight_fingerprint(other) == before
 
@@ -244,7 +246,9 @@ def test_a_file_that_was_cut_off_is_an_error_that_says_what_to_do(tmp_path, name
     (path / f"{name}.safetensors").write_bytes(content[: len(content) // 2])
     other = tiny_model()
     wanted = [WeightsPart(other), trainer_of(other), OlderWeights(WeightHistory(2), 0)]
-    with pytest.raises(CheckpointError, match=r"cannot be read .* to go on from the one before"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot be read .* to continue from the previous one"
+    ):
         load_checkpoint(path, wanted)
 
 

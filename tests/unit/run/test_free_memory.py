@@ -1,4 +1,4 @@
-"""What one phase of a step used does not stand in the way of the next one."""
+"""Memory that one phase of a step has freed is available to the next one."""
 
 import io
 import subprocess
@@ -54,7 +54,7 @@ print([name for name in ("torch._dynamo", "sympy", "pandas", "pyarrow", "sklearn
 
 
 def test_a_run_imports_no_compiler_and_no_tables(tmp_path):
-    """They cost 80 MB and seconds, and torch imports its compiler for classes that only look harmless."""
+    """torch imports its compiler for classes that look harmless, which takes seconds and 80 MB."""
     command = [sys.executable, "-c", HEAVY, str(RECIPE), *small_run(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Answers that cannot be trained on are found before the first step."""
+"""Answers that cannot train are refused before the first step."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a run says when something is not what it promised."""
+"""The warnings of a run."""
 
 from zerogap.run.messages import warning_of_audit, warning_of_truncation
 from zerogap.train import OldLogProbAudit

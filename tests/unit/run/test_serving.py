@@ -1,11 +1,13 @@
 """Which engine samples, with whose weights."""
 
+import threading
+
 import pytest
 import torch
 from helpers.generated import generated
 from helpers.recipes import run_config
 
-from zerogap.errors import ConfigError
+from zerogap.errors import ConfigError, ModelError
 from zerogap.foreign import TransformersGenerator
 from zerogap.kernels import round_bf16
 from zerogap.run.policy import load_policy
@@ -30,7 +32,7 @@ REQUEST = GenerateRequest(
 )
 
 
-def serving(*, lag=0, model_dtype="fp32", **engine):
+def serving(*, lag=0, model_dtype="fp32", needed=(), **engine):
     config = run_config(
         model=TINY | {"dtype": model_dtype},
         numerics="fast",
@@ -38,7 +40,8 @@ def serving(*, lag=0, model_dtype="fp32", **engine):
     )
     policy = load_policy(config.model, seed=0)
     versions = WeightVersions()
-    return policy, build_serving(policy, config.engine, versions, lag=lag, seed=0), versions
+    made = build_serving(policy, config.engine, versions, lag=lag, seed=0, needed=needed)
+    return policy, made, versions
 
 
 @torch.no_grad()
@@ -105,12 +108,22 @@ def test_evaluation_is_always_of_the_trainers_present_weights():
     assert made.engine.digest() != present
 
 
-def test_an_engine_that_lacks_what_a_recipe_needs_is_refused_before_it_is_asked():
-    config = run_config(
-        model=TINY, numerics="fast", engine={"kv_cache_tokens": 512, "backend": "transformers"}
-    )
-    policy = load_policy(config.model, seed=0)
+def test_an_engine_that_lacks_what_a_recipe_needs_is_refused_before_a_thread_starts():
     stops = SamplingParams(stop=("x",), min_new_tokens=2, n=4)
     needed = {Capability.LOG_PROBS, *needed_capabilities(stops)}
-    with pytest.raises(ConfigError, match="asks of its engine: min_new_tokens, stop_strings;"):
-        build_serving(policy, config.engine, WeightVersions(), lag=0, seed=0, needed=needed)
+    before = set(threading.enumerate())
+    # ``caught`` holds the frames of the refusal, and with them an engine that was started there.
+    with pytest.raises(ConfigError, match="this recipe needs: min_new_tokens, stop_strings;") as caught:  # fmt: skip
+        serving(backend="transformers", needed=needed)
+    assert set(threading.enumerate()) <= before, caught
+
+
+def test_a_copy_that_cannot_be_built_leaves_no_thread(monkeypatch):
+    def fails(config, dtype):
+        raise ModelError("no such architecture")
+
+    monkeypatch.setattr("zerogap.foreign.transformers_generator.build_model", fails)
+    before = set(threading.enumerate())
+    with pytest.raises(ModelError) as caught:
+        serving(backend="transformers")
+    assert set(threading.enumerate()) <= before, caught

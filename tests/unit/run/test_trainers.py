@@ -1,4 +1,4 @@
-"""What a recipe makes of a model, as far as it can go wrong."""
+"""Errors while a recipe's trainer is built."""
 
 import pytest
 from helpers.recipes import TINY_POLICY, run_config

@@ -2,14 +2,14 @@ import pytest
 
 from zerogap.config import CorrectionsConfig
 from zerogap.errors import CheckpointError
-from zerogap.run.versions import StepSettings, VersionLog, read_versions
+from zerogap.obs import JsonlFile
+from zerogap.run.versions import StepSettings, read_versions, version_line
 
 
-def write(path, lines, **options):
-    log = VersionLog(path, **options)
-    for step, fingerprint in lines:
-        log.record(step=step, weight_version=step, fingerprint=fingerprint)
-    log.close()
+def write(path, lines, *, resumed_step=-1):
+    with JsonlFile(path, keep_until_step=resumed_step) as file:
+        for line in lines:
+            file.write(version_line(*line))
 
 
 def read(path):
@@ -19,10 +19,7 @@ def read(path):
 def test_how_a_step_trained_comes_back(tmp_path):
     corrections = CorrectionsConfig.model_validate({"weight": {"high": 3.0}, "veto": 1e-4})
     settings = StepSettings(gemm="blas", is_exact=False, corrections=corrections)
-    log = VersionLog(tmp_path / "v")
-    log.record(step=0, weight_version=0, fingerprint="aa")
-    log.record(step=1, weight_version=1, fingerprint="bb", settings=settings)
-    log.close()
+    write(tmp_path / "v", [(0, "aa"), (1, "bb", settings)])
     found = read_versions(tmp_path / "v")
     assert (found[0].settings, found[1].settings) == (None, settings)
 

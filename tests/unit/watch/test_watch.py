@@ -35,7 +35,7 @@ def watch(**changes) -> Watch:
 
 
 def after(watch: Watch, steps, start=1):
-    """Reports of these steps, each a change of the calm one."""
+    """Reports of steps, each a variation of the calm one."""
     return [watch.observe(start + i, CALM | changes) for i, changes in enumerate(steps)]
 
 

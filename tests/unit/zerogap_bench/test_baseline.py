@@ -1,4 +1,4 @@
-"""A guard that is awake: planted regressions are found, and what cannot be compared is no success."""
+"""Planted regressions are found, and a number that cannot be compared is a failure."""
 
 import json
 from copy import deepcopy
@@ -122,7 +122,7 @@ def test_what_nobody_could_measure_again_is_not_recorded(commit):
 def test_a_baseline_is_written_and_read_by_processor_and_threads(tmp_path):
     path = baseline_path(tmp_path, REPORT)
     assert path.name == "check_some-cpu-r-3000_2threads.json"
-    with pytest.raises(BenchmarkError, match="no baseline of this processor with 2 threads"):
+    with pytest.raises(BenchmarkError, match="no baseline for this processor with 2 threads"):
         load_baseline(tmp_path, REPORT)
     path.write_text(json.dumps(build_baseline(REPORT)))
     assert load_baseline(tmp_path, REPORT) == build_baseline(REPORT)

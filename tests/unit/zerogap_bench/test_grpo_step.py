@@ -15,7 +15,7 @@ def notes(shape, *, has_run=True):
 def test_a_micro_batch_that_does_not_divide_the_sequences_is_made_smaller_and_said():
     (note,) = notes(RunShape(3, 4, 8))
     assert note.startswith(
-        "3x4x8: TRL computed 4 sequences at a time, since 8 do not divide its 12"
+        "3x4x8: TRL computed 4 sequences at a time, because 8 does not divide 12;"
     )
 
 

@@ -1,4 +1,4 @@
-"""A side in another interpreter, played by a small script in this one."""
+"""A side in another interpreter; here a small script in the same one."""
 
 import os
 import sys
@@ -87,7 +87,7 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("line", ["[1]", '{"other": 1}', "null"])
 def test_a_reply_has_a_result_or_an_error(line: str):
-    with pytest.raises(BenchmarkError, match="a reply has a result or an error"):
+    with pytest.raises(BenchmarkError, match="a reply must have a result or an error"):
         parse_reply("a peer", line)
 
 

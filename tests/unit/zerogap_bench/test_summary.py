@@ -65,7 +65,7 @@ def test_a_peer_is_compared_with_the_run_beside_it():
 def test_a_phase_stands_under_the_limit_and_under_the_multiply_adds():
     work = {"generate": Work(body=6e9, head=2e9, attention=2e9)}
     phase = summarise(MODEL, SHAPE, [run(2.0, 10, 30)], lambda _run: work)["phases"]["generate"]
-    # 10 GFLOP in 2 s; products at 20, multiply-adds at 40 GFLOP/s.
+    # 10 GFLOP in 2 s; GEMMs at 20, multiply-adds at 40 GFLOP/s.
     assert phase["gflops"] == pytest.approx(5)
     assert phase["share_of_limit"] == pytest.approx(0.25)
     assert phase["share_of_fma_peak"] == pytest.approx(0.125)
