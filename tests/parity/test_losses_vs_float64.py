@@ -1,4 +1,4 @@
-"""The whole loss of a step, and its gradient, against plain formulas: each sample alone, a full log_softmax, float64.
+"""The loss of a step and its gradient against plain formulas: each sample alone, a full log_softmax, float64.
 
 Nothing here calls ``zerogap.algorithms``: advantages, corrections, ratios, clips and denominators are written out.
 """
@@ -34,7 +34,7 @@ def log_probs_alone(model, sample) -> torch.Tensor:
 
 
 class Columns:
-    """What a formula needs of all samples, one list entry each, trainable tokens only."""
+    """What a formula needs: one list entry per sample, trainable tokens only."""
 
     def __init__(self, case):
         self.case, self.samples = case, samples_for(case.loss)
@@ -47,7 +47,7 @@ class Columns:
         ]
         is_bypass = dict(case.train).get("old_log_probs") == "rollout"
         self.old = self.rollout if is_bypass else [x.detach() for x in self.log_probs]
-        # d is taken from fp32 log-probs, as the trainer has them: a bound decides on their side of it.
+        # From fp32 log-probs, as in the trainer: float64 could fall on the other side of a bound.
         self.gap = [torch.from_numpy(x).double() - r for x, r in zip(scored, self.rollout, strict=True)]  # fmt: skip
         self.num_tokens = sum(len(x) for x in self.log_probs)
         self.advantages = standard_scores(self.samples)
@@ -233,7 +233,7 @@ def test_loss_and_gradient_are_those_of_the_formula(name):
 
 
 def test_what_the_formulas_exercise_does_happen():
-    # A bound that nothing reaches would be compared with nothing.
+    # A bound that no sample reaches would test nothing.
     corrected = gradients_of(CASES["grpo, corrected"])[1].corrections
     assert min(corrected.fraction_rejected_low, corrected.fraction_rejected_high) > 0
     assert corrected.fraction_truncated_high > 0

@@ -1,4 +1,4 @@
-"""One gradient, whatever the layout: micro-batch size, packing, order, accumulation, prompt sharing, recompute.
+"""One gradient in every layout: micro-batch size, packing, order, accumulation, prompt sharing, recompute.
 
 The reference knows no layout: each sample alone through the model, a full log_softmax, the loss term by term.
 """
@@ -36,7 +36,7 @@ LAYOUTS = {
     "one micro-batch, not shared": {"micro_batch_tokens": 10_000, "share_prompts": False},
     "recompute": {"micro_batch_tokens": 100, "recompute": True},
 }
-# One group without signal: it adds no gradient, and counts in every denominator.
+# One group has no signal: it adds no gradient, but counts in every denominator.
 SAMPLES = [s.scored(1.0) if s.group_id == "g1" else s for s in rewarded(make_groups(3, 3, seed=3))]
 ADVANTAGES = standard_scores(SAMPLES)
 
@@ -71,7 +71,7 @@ def reference(samples, advantages, *, kind, family="qwen3", kl=0.0) -> tuple[dic
     num_tokens, loss = sum(s.num_loss_tokens for s in samples), torch.zeros((), dtype=torch.float64)
     for sample, advantage in zip(samples, advantages, strict=True):
         log_probs = log_probs_alone(model, sample)
-        # At the first update the ratio is 1 and its gradient that of the log-prob.
+        # At the first update the ratio is 1, and its gradient equals the log-prob's.
         terms = -advantage * (log_probs - log_probs.detach()).exp()
         if kl:
             difference = log_probs - log_probs_alone(frozen, sample).detach()
@@ -174,14 +174,14 @@ def test_denominators_of_micro_batches_would_be_noticed(kind):
 
 
 def share_of(plan, leaves):
-    """What a process does that has these leaves: everybody else takes no part, and nothing else changes."""
+    """The plan of a process with these leaves: samples of other leaves take no part, nothing else changes."""
     tokens = plan.tokens
     update_B = np.where(np.isin(plan.leaf_B, leaves), tokens.who.update_B, -1)
     return replace(plan, tokens=replace(tokens, who=replace(tokens.who, update_B=update_B)))
 
 
 def with_local_denominators(share):
-    """The fault of a process that decides for itself what it divides by."""
+    """The fault of a process that chooses its own denominator."""
     is_mine_B = share.tokens.who.is_kept_B
     num_mine = share.tokens.num_loss_tokens_B[is_mine_B].sum()
     return replace(share, denominator_B=np.where(is_mine_B, float(num_mine), np.inf))
@@ -234,7 +234,7 @@ def test_processes_that_divide_by_their_own_tokens_would_be_noticed(name):
 
 
 def check_gradient(case, gradient, expected):
-    """To 1e-6, or where the terms of two answers to one prompt cancel, to that as one vector."""
+    """To 1e-6 per tensor, or as one vector if the terms of two answers to one prompt cancel."""
     tolerance = GRADIENT_NORM if isinstance(case.loss, DPOLossConfig) else GRADIENT
     tolerance.check(gradient, expected)
 

@@ -1,9 +1,9 @@
 """Tensor functions that engine and trainer share, computed by a backend: C++ on a CPU, torch anywhere.
 
-``backend.py`` is the contract, ``choice.py`` says who computes. Every function is batch-invariant: a row's bits depend on that row (and, for attention, on its own keys)
-and never on what is computed beside it. That is what makes the trainer's log-prob of a token equal to
-the engine's. ``kernel_report()`` says which path runs and why. A forward pass made of these functions
-can be captured as a graph and replayed without the Python between them (``capture``).
+``backend.py`` is the contract; ``choice.py`` picks the backend of a call. Every function is batch-invariant: a row's
+bits depend on that row (in attention, also on its own keys) and never on the rows computed beside it. This makes the
+trainer's log-prob of a token equal to the engine's. ``kernel_report()`` says which kernels run and why. ``capture``
+turns a forward pass made of these functions into a captured graph, which runs without the Python between them.
 """
 
 from zerogap.kernels.attention import packed_attention, paged_attention, write_kv

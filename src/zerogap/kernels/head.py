@@ -1,7 +1,7 @@
 """The language-model head: log-probs of given tokens in vocabulary chunks, without a [R, V] tensor.
 
-``log_probs`` is the only definition of a token's log-prob in this project: the engine's sampler uses
-the same chunking and the same statistics, so both sides agree to the bit.
+``log_probs`` is this project's only definition of a token's log-prob: the engine's sampler uses the same chunks and the
+same statistics, so both sides agree to the bit.
 """
 
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ class Head:
 
     weight_VD: Tensor
     vocab_limit: int
-    """Ids at or past it do not exist (a padded vocabulary): they are never drawn and carry no mass."""
+    """Ids at or past it are padding of the vocabulary: they are never drawn and have no probability."""
 
     def __post_init__(self) -> None:
-        """Refuse a limit that the weight does not have."""
+        """Refuse a limit outside the rows of the weight."""
         if not 1 <= self.vocab_limit <= len(self.weight_VD):
-            msg = f"vocab_limit {self.vocab_limit} with a head of {len(self.weight_VD)} rows; it must be between 1 and that"
+            msg = f"vocab_limit {self.vocab_limit} with a head of {len(self.weight_VD)} rows: there are no logits for those ids; use a limit between 1 and the number of rows"
             raise KernelError(msg)
 
 
 def vocab_chunks(vocab_limit: int) -> Iterator[tuple[int, int]]:
-    """Half-open column ranges of the head, in order; nothing at or past ``vocab_limit``."""
+    """Half-open column ranges of the head, in order, up to ``vocab_limit``."""
     for begin in range(0, vocab_limit, VOCAB_CHUNK):
         yield begin, min(begin + VOCAB_CHUNK, vocab_limit)
 
@@ -41,7 +41,7 @@ def vocab_chunks(vocab_limit: int) -> Iterator[tuple[int, int]]:
 def logit_chunks(
     backend: Backend, compute: Compute, hidden_RD: Tensor, head_weight_VD: Tensor, vocab_limit: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """(begin, end, logits [R, end - begin]) of each chunk, in order; a chunk is overwritten by the next."""
+    """(begin, end, logits [R, end - begin]) of each chunk, in order; the next chunk overwrites the logits."""
     num_rows, plain = len(hidden_RD), replace(compute, rounds_bf16=False)
     logits = hidden_RD.new_empty(num_rows * min(VOCAB_CHUNK, vocab_limit), dtype=torch.float32)
     for begin, end in vocab_chunks(vocab_limit):
@@ -58,12 +58,12 @@ class Statistics:
         self.peak = hidden_RD.new_full((len(hidden_RD),), -torch.inf, dtype=torch.float32)
         self.mass, self.moment = torch.zeros_like(self.peak), torch.zeros_like(self.peak)
         self.target_logit = torch.full_like(self.peak, torch.nan)
-        """NaN until its chunk comes."""
+        """NaN until the chunk of the target is added."""
 
     def add_chunk(
         self, logits_RC: Tensor, temperature_R: Tensor, target_R: Tensor, begin: int
     ) -> None:
-        """Columns ``[begin, begin + C)`` of the head; to be called in ascending order."""
+        """Add columns ``[begin, begin + C)`` of the head; call in ascending order."""
         stats = (self.peak, self.mass, self.moment, self.target_logit)
         self._backend.add_chunk(logits_RC, temperature_R, target_R - begin, stats)
 
@@ -72,12 +72,12 @@ class Statistics:
         return self._backend.log_sum_exp(self.peak, self.mass)
 
     def entropy(self, lse_R: Tensor) -> Tensor:
-        """float32 [R], nats, of a row's distribution, given its ``log_sum_exp``."""
+        """float32 [R] in nats: the entropy of each row's distribution, given its ``log_sum_exp``."""
         return lse_R - (self.moment / self.mass + self.peak)
 
 
 class _LogProbs(torch.autograd.Function):
-    """Forward keeps the log-sum-exp of each row; backward computes each chunk of logits once more."""
+    """Forward keeps the log-sum-exp of each row; backward recomputes each chunk of logits."""
 
     @staticmethod
     def forward(ctx, backend, compute, hidden_RD, weight_VD, target_R, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
@@ -104,10 +104,10 @@ class _LogProbs(torch.autograd.Function):
 
 
 class HeadGradient:
-    """Gradients of hidden states and head, added up over chunks of logits that are computed once more.
+    """Gradients of hidden states and head, summed over recomputed chunks of logits.
 
     Takes the context of a Function whose arguments begin with backend, compute, hidden states and head, and whose saved
-    tensors begin with the latter two.
+    tensors begin with hidden states and head.
     """
 
     def __init__(self, ctx) -> None:  # noqa: ANN001
@@ -120,14 +120,14 @@ class HeadGradient:
         )
 
     def chunks(self) -> Iterator[tuple[int, Tensor]]:
-        """(begin, logits) of each chunk; the caller makes them their gradient before ``add``."""
+        """(begin, logits) of each chunk; the caller turns the logits into their gradient in place and calls ``add``."""
         for begin, _, chunk_RC in logit_chunks(
             self._backend, self._compute, self._hidden_RD, self._weight_VD, self._vocab_limit
         ):
             yield begin, chunk_RC
 
     def add(self, begin: int, grad_RC: Tensor) -> None:
-        """What a chunk's gradient comes to."""
+        """Add the contribution of a chunk's gradient to both gradients."""
         columns = slice(begin, begin + grad_RC.shape[1])
         backend, compute = self._backend, self._compute
         if self.of_hidden is not None:
@@ -155,10 +155,11 @@ def log_probs(
         head: its weight is differentiable.
         target_R: int64 [R] ids of the head.
         temperature_R: float32 [R], positive.
-        compute: how; logits are never rounded.
+        compute: how to compute; logits are never rounded.
 
     Returns:
-        log-probs float32 [R] in nats, NaN for a target that the head does not have, and the entropy of each row's distribution, float32 [R], detached.
+        log-probs float32 [R] in nats, NaN for a target outside the head's ids, and the entropy of each row's
+        distribution, float32 [R], detached.
     """
     backend = backend_of(hidden_RD, head.weight_VD, target_R, temperature_R)
     return _LogProbs.apply(

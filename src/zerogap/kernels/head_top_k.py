@@ -1,9 +1,9 @@
-"""The language-model head for several ids a row: their log-probs with gradient, and which ids are the likeliest.
+"""The language-model head for several ids per row: their log-probs with gradient, and the k likeliest ids.
 
-For objectives that look at more of a distribution than the token that was drawn (distillation). Chunks, statistics
-and log-sum-exp are those of ``head.log_probs``: the log-prob of an id has the same bits from both. Never a [R, V] tensor.
+For objectives that use more of a distribution than the drawn token (distillation). Chunks, statistics and log-sum-exp
+are those of ``head.log_probs``: both give an id's log-prob the same bits. No [R, V] tensor is ever allocated.
 
-R rows, D model dim, V vocabulary, C columns of a chunk, K ids a row.
+R rows, D model dim, V vocabulary, C columns of a chunk, K ids per row.
 """
 
 import torch
@@ -34,12 +34,13 @@ def log_probs_of(
     Args:
         hidden_RD: float32 [R, D] rows after the final norm; differentiable.
         head: its weight is differentiable.
-        ids_RK: int64 [R, K] ids of the head; one that occurs twice in a row is two outputs.
+        ids_RK: int64 [R, K] ids of the head; an id that occurs twice in a row gives two outputs.
         temperature_R: float32 [R], positive.
-        compute: how; logits are never rounded.
+        compute: how to compute; logits are never rounded.
 
     Returns:
-        log-probs float32 [R, K] in nats, NaN for an id that the head does not have, and the entropy of each row's distribution, float32 [R], detached.
+        log-probs float32 [R, K] in nats, NaN for an id outside the head's ids, and the entropy of each row's
+        distribution, float32 [R], detached.
     """
     backend = backend_of(hidden_RD, head.weight_VD, ids_RK, temperature_R)
     return _LogProbsOf.apply(
@@ -48,7 +49,7 @@ def log_probs_of(
 
 
 class _LogProbsOf(torch.autograd.Function):
-    """Forward keeps the log-sum-exp of each row; backward computes each chunk of logits once more."""
+    """Forward keeps the log-sum-exp of each row; backward recomputes each chunk of logits."""
 
     @staticmethod
     def forward(ctx, backend, compute, hidden_RD, weight_VD, ids_RK, temperature_R, vocab_limit):  # noqa: ANN001, ANN205
@@ -73,7 +74,7 @@ class _LogProbsOf(torch.autograd.Function):
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         grad_RK, _entropy_has_none = grads
         hidden_RD, _, ids_RK, temperature_R, lse_R = ctx.saved_tensors
-        # Every id's log-prob has the same -softmax; its own column has its gradient on top.
+        # The gradient of every id's log-prob has the same -softmax term; the id's own column adds its gradient.
         total_R, nowhere_R = grad_RK.double().sum(1).float(), _nowhere(hidden_RD)
         per_logit_RK = grad_RK / temperature_R[:, None]
         gradient = HeadGradient(ctx)
@@ -96,8 +97,8 @@ def top_k_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """The k likeliest ids of each row, int64 [R, k], and their log-probs, float32 [R, k]; without gradient.
 
-    Likeliest first, equal ones by ascending id; of ids that share the last place the smallest are taken. Arguments
-    as in ``log_probs_of``, whose bits these log-probs have.
+    Likeliest first, ties by ascending id, also at the last place. Arguments as in ``log_probs_of``; the log-probs have
+    the same bits as there.
 
     Raises:
         KernelError: k is below 1 or above the head's ``vocab_limit``.
@@ -125,12 +126,12 @@ def top_k_log_probs(
 
 
 def _largest(values_RC: Tensor, k: int) -> Tensor:
-    """Columns of the k largest values of each row, ascending; among equal ones at the edge the first. All, if there are fewer."""
+    """Columns of the k largest values of each row, ascending; ties go to the first. All columns if k or fewer."""
     columns_C = torch.arange(values_RC.shape[1], device=values_RC.device)
     if values_RC.shape[1] <= k:
         return columns_C.expand(values_RC.shape)
-    # torch.topk says nothing about which of several equal values it takes, so no two are equal: the value's bits, in an
-    # order of integers, above the column's place from the end.
+    # torch.topk does not say which of several equal values it takes, so the keys are all different: the value's bits
+    # as an ordered integer in the upper half, the negated column below.
     bits_RC = values_RC.view(torch.int32).long()
     ordered_RC = torch.where(bits_RC < 0, -(bits_RC & 0x7FFFFFFF), bits_RC)
     keys_RC = (ordered_RC << 32) - columns_C
@@ -138,12 +139,12 @@ def _largest(values_RC: Tensor, k: int) -> Tensor:
 
 
 def _places(ids_RK: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
-    """Column of each id in the chunk ``[begin, end)``, cut to it, and whether it is there."""
+    """Column of each id in the chunk ``[begin, end)``, clamped to the chunk, and whether the id is inside."""
     local_RK = ids_RK - begin
     is_inside_RK = (local_RK >= 0) & (local_RK < end - begin)
     return local_RK.clamp(0, end - begin - 1), is_inside_RK
 
 
 def _nowhere(hidden_RD: Tensor) -> Tensor:
-    """int64 [R]: the target of a row that has none; it is outside every chunk."""
+    """int64 [R]: the target of a row without a target; it is outside every chunk."""
     return hidden_RD.new_full((len(hidden_RD),), -1, dtype=torch.int64)

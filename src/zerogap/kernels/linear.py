@@ -1,9 +1,9 @@
-"""GEMMs whose rows do not depend on how many rows are computed beside them.
+"""Batch-invariant linear layers.
 
-``norm_linear`` and ``swiglu_linear`` are a row-wise kernel and the product after it, as one operation. The
-product's input is cheap to compute and as wide as a row of activations; kept for the backward of every layer it would be
-half of a step's memory. Here it is computed again instead: the same kernel on the same input, so gradients keep
-their bits. Without gradients a backend may make one kernel of the two, with no tensor between them.
+``norm_linear`` and ``swiglu_linear`` are a row-wise kernel and the GEMM after it, as one operation. The GEMM's input is
+cheap to compute and as wide as a row of activations; kept for the backward of every layer, it would take half of a
+step's memory. The backward recomputes it instead, with the same kernel on the same input, so gradients keep their bits.
+Without gradients a backend may fuse the two into one kernel, with no tensor between them.
 """
 
 import torch
@@ -27,10 +27,10 @@ def linear(
 
     Args:
         x_TI: rows; kept for the backward. With ``rounds_bf16`` they are rounded first, and again in the backward.
-        weight_OI: bf16 values with ``rounds_bf16``: the caller's word. Bias and residual alike.
-        bias_O: added by column, or None.
-        residual_TO: added by row, or None.
-        compute: how. Rounding counts as the identity in the backward.
+        weight_OI: with ``rounds_bf16`` the caller passes bf16 values here, and as bias and residual; nothing checks it.
+        bias_O: added to every row, or None.
+        residual_TO: added to the result, or None.
+        compute: how to compute. The backward treats rounding as the identity.
     """
     backend = backend_of(x_TI, weight_OI, bias_O, residual_TO)
     if torch.is_grad_enabled():

@@ -1,10 +1,12 @@
-"""The backend of the CPU, in C++: pointers, shapes and checks; no mathematics.
+"""The CPU backend in C++: pointers, shapes and checks; no mathematics.
 
-``native`` is the one instance of the room. It builds the library at its first use, and keeps the reason
-if that is impossible; then it takes no tensor, and torch computes. What has no C++ here (a BLAS's products, attention of a head
-dim that 16 does not divide) is the torch backend's, whose subclass this is.
-All tensors are contiguous and on CPU, float32 unless a dtype is named; another one, another shape or a subclass of
-``Tensor`` is a ``KernelError``. Indices inside tensors (slots, pages, ids) are the caller's word.
+``native`` is the only instance. It builds the library at first use; if that fails, it keeps the reason and takes no
+tensor, so torch computes. It inherits from the torch backend what has no C++ here: GEMMs by a BLAS, and attention with
+a head dim that 16 does not divide.
+
+All tensors are contiguous and on the CPU, float32 unless a dtype is named; any
+other tensor, shape or subclass of ``Tensor`` is a ``KernelError``. Indices inside tensors (slots, pages, ids) are not
+checked.
 """
 
 import ctypes
@@ -56,16 +58,16 @@ _SIGNATURES = {
     "zg_logits_gradient": "piipppp",
     "zg_sample": "ppiiippppppppppppp",
 }
-"""Arguments of every C function, a letter each: pointer, int64, float."""
+"""Arguments of every C function, one letter each: pointer, int64, float."""
 
 _NOTHING_NEXT = (None, 0, 0)
-"""No weight [N, K] is expected after this product's: the last three arguments of those that can fetch ahead."""
+"""The last three arguments of a GEMM that can prefetch: the next GEMM's weight and its [N, K]; here, none."""
 
 _RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_has_gemm", "zg_panel_columns"}
 
 
 _WITH_MEMORY = (Tensor, nn.Parameter)
-"""Whose ``data_ptr`` is the place of their elements. A subclass (DTensor, FakeTensor) may have none, or only a part."""
+"""Types whose ``data_ptr`` is the address of all elements; a subclass (DTensor, FakeTensor) may hold none or a part."""
 
 
 def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.float32) -> int | None:
@@ -84,7 +86,7 @@ def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.floa
 
 def _why_refused(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str:
     if type(tensor) not in _WITH_MEMORY:
-        return f"a C++ kernel was given a {type(tensor).__name__}, whose elements are not in this process's memory as it reads them; pass a plain tensor, such as its local part"
+        return f"a C++ kernel was given a {type(tensor).__name__}, whose memory may not hold its elements; pass a plain tensor, such as its local part"
     return (
         f"a kernel was given a {tensor.dtype} tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()}, "
         f"on {tensor.device}; it reads contiguous {dtype} of shape {shape} on cpu"
@@ -94,10 +96,10 @@ def _why_refused(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> 
 def _most_work(
     num_rows: int, table_width: int, num_kv_heads: int, head_dim: int, num_threads: int
 ) -> int:
-    """int32 that no plan of these shapes exceeds (``cpp/attention_plan.h``): memory is not touched until it is used."""
-    # A row has a block of its own at worst, and a step for each 4 pages, at each branch of its table, and at its end.
+    """Upper bound of a plan's size in int32 (``cpp/attention_plan.h``). Unused memory of the bound is never touched."""
+    # At worst a row has its own block, and a step per 4 pages, per branch of its table, and at its end.
     steps = num_rows * (table_width // 4 + 3)
-    # No more than 8 blocks a thread are large enough to be split, each into parts of scores and of dims.
+    # At most 8 blocks per thread are large enough to be split, each into parts of scores and of dims.
     split = min(num_rows, 8 * num_threads) * (2 * num_threads + head_dim // PAGE_SIZE)
     return 7 + num_rows * (2 + 1 + 8) + 12 * steps + 5 * num_kv_heads * (num_rows + split)
 
@@ -114,7 +116,7 @@ def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A C function, what it was called with and what it returned."""
+    """A C function, its arguments and its result."""
 
     function: Callable[..., int | None]
     arguments: list[Any]
@@ -122,7 +124,7 @@ class KernelCall:
 
 
 class _Tape(threading.local):
-    """Where calls of this thread are recorded, if they are: another thread's belong to somebody else."""
+    """The captured calls of this thread, or None; each thread captures only its own calls."""
 
     calls: list[KernelCall] | None = None
 
@@ -139,7 +141,7 @@ class NativeKernels(TorchBackend):
         self._has_gemm, self._panel_columns = False, 1
         self._tape = _Tape()
         self.why_not: str | None = None
-        """Why the torch reference runs instead; None while the library is usable."""
+        """Why the torch reference runs instead; None if the library is usable."""
 
     @property
     def library(self) -> ctypes.CDLL | None:
@@ -164,7 +166,7 @@ class NativeKernels(TorchBackend):
         return self._library
 
     def use(self, library: ctypes.CDLL | None) -> None:
-        """Call this build of the sources from now on, or none. For tests; the first use loads this machine's."""
+        """Call this build of the kernels from now on, or none. The default is this machine's, loaded at first use."""
         self._library = library
         self._functions = {} if library is None else _bind(library)
         self._has_gemm = library is not None and bool(self._functions["zg_has_gemm"]())
@@ -180,7 +182,7 @@ class NativeKernels(TorchBackend):
         return head_dim % PAGE_SIZE == 0
 
     def _call(self, name: str, *arguments: object) -> int | None:
-        # torch tells a new thread its number of threads when it is asked first, and the kernels read what it told.
+        # In a new thread, torch sets OpenMP's number of threads at this first call; the kernels read that number.
         torch.get_num_threads()
         function = self._functions[name]
         result = function(*arguments)
@@ -190,8 +192,8 @@ class NativeKernels(TorchBackend):
 
     @contextmanager
     def recording(self, tape: list[KernelCall]) -> Generator[None]:
-        """Within it, every call of this thread is made and appended to ``tape``."""
-        assert self._tape.calls is None, "one recording at a time"
+        """Within it, this thread appends every call to ``tape`` after making it."""
+        assert self._tape.calls is None, "one graph capture at a time"
         self._tape.calls = tape
         try:
             yield
@@ -202,22 +204,22 @@ class NativeKernels(TorchBackend):
 
     @property
     def has_gemm(self) -> bool:
-        """Whether this processor has C++ GEMMs (AVX2 or AVX-512); the BLAS multiplies otherwise."""
+        """Whether this processor has C++ GEMMs (AVX2 or AVX-512); otherwise the BLAS multiplies."""
         return self.library is not None and self._has_gemm
 
     def multiplies(self, compute: Compute) -> bool:
-        """Whether a GEMM is one of ours."""
+        """Whether our own GEMMs run."""
         return compute.gemm == "exact" and self.has_gemm
 
     def is_fused(self, compute: Compute) -> bool:
-        """Whether a forward product is one of ours, and with it what stands before it."""
+        """Whether our own GEMM runs in the forward, fused with the kernel before it."""
         return self.tile is None and self.multiplies(compute)
 
     def product(
         self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,
         out_MO: Tensor | None = None, *, compute: Compute,
     ) -> Tensor:  # fmt: skip
-        """By AVX2 or AVX-512 each output adds in one order by construction; else by the BLAS."""
+        """With AVX2 or AVX-512 each output has one order of additions by construction; otherwise by the BLAS."""
         if not self.is_fused(compute):
             return super().product(x_MI, weight_OI, bias_O, residual_MO, out_MO, compute=compute)
         (num_rows, width), num_out = x_MI.shape, len(weight_OI)
@@ -279,7 +281,7 @@ class NativeKernels(TorchBackend):
     def input_gradient(
         self, grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None, *, compute: Compute
     ) -> Tensor:
-        """Outputs ascending, as in the forward."""
+        """Adds outputs in ascending order, as the forward adds inputs."""
         if not self.multiplies(compute):
             return super().input_gradient(grad_TO, weight_OI, into_TI, compute=compute)
         (num_rows, num_in), width = grad_TO.shape, weight_OI.shape[1]
@@ -320,12 +322,12 @@ class NativeKernels(TorchBackend):
             _pointer(out, num_ids, width), num_ids, num_vectors, width,
         )  # fmt: skip
         if num_outside:
-            msg = f"{num_outside} of {num_ids} token ids are outside the vocabulary of {num_vectors}; ids and model belong to different tokenizers"
+            msg = f"{num_outside} of {num_ids} token ids are outside the vocabulary of {num_vectors} ids; use ids of the tokenizer that belongs to this model"
             raise KernelError(msg)
         return out
 
     def embedding_backward_(self, token_ids_T: Tensor, grad_TD: Tensor, into_VD: Tensor) -> None:
-        """In order."""
+        """Rows in order."""
         (num_ids, width), num_vectors = grad_TD.shape, len(into_VD)
         self._call("zg_embedding_backward", _pointer(token_ids_T, num_ids, dtype=torch.int64),
                    _pointer(grad_TD, num_ids, width), _pointer(into_VD, num_vectors, width), num_ids,
@@ -423,13 +425,13 @@ class NativeKernels(TorchBackend):
     def write_kv(
         self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
     ) -> None:  # fmt: skip
-        """In order."""
+        """Splits the writes over threads."""
         self._write(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
 
     def _write(
         self, k: Tensor, v: Tensor | None, slots: Tensor, k_pages: Tensor, v_pages: Tensor | None, rows: Tensor | None
     ) -> None:  # fmt: skip
-        """Row ``rows[i]`` (or i) to ``slots[i]``: of k in [P, K, H, S], and of v, if given, in [P, K, S, H]."""
+        """Write row ``rows[i]`` (or i) to ``slots[i]``: k to [P, K, H, S], and v, if given, to [P, K, S, H]."""
         num_rows, num_kv_heads, head_dim = k.shape
         num_pages, num_slots = len(k_pages), num_rows if rows is None else len(rows)
         self._call("zg_write_kv", _pointer(k, num_rows, num_kv_heads, head_dim),
@@ -453,12 +455,12 @@ class NativeKernels(TorchBackend):
     def attention_work(
         self, plan: AttentionPlan, *, num_rows: int, num_pages: int, num_heads: int, num_kv_heads: int, head_dim: int
     ) -> Tensor:  # fmt: skip
-        """int32 array of ``cpp/attention_plan.h``: computed by a plan's first layer, used by all.
+        """int32 array of ``cpp/attention_plan.h``: the first layer of a plan computes it, all layers use it.
 
         Raises:
-            KernelError: a row reads an entry that the page table does not have, or a page that is not there.
+            KernelError: a row reads an entry past the page table, or a page that does not exist.
         """
-        # While a pass is recorded, the first layer's call is part of what is made again.
+        # A captured graph must contain the call that computes the work: a capture reuses none from before.
         is_recording = self._tape.calls is not None
         key = (
             num_rows,
@@ -488,7 +490,7 @@ class NativeKernels(TorchBackend):
                          num_heads // num_kv_heads, num_kv_heads, head_dim, num_threads,
                          _pointer(work, size, dtype=torch.int32), size)  # fmt: skip
         assert row is not None
-        assert row != -2, "_most_work is too little"
+        assert row != -2, "_most_work is too small"
         if row >= 0:
             sequence, position = int(plan.row_sequence_T[row]), int(plan.row_position_T[row])
             msg = f"query row {row} reads position {position} of sequence {sequence}, which needs a page that does not exist: the page table is {num_sequences} x {width} and there are {num_pages} pages of {PAGE_SIZE}; pass a table that covers every row"
@@ -498,7 +500,7 @@ class NativeKernels(TorchBackend):
     def paged_attention(
         self, q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, scale: float
     ) -> Tensor:
-        """Rows that share leading pages are one block."""
+        """Rows that share leading pages form one block."""
         if not self.handles_head_dim(q_TNH.shape[-1]):
             return super().paged_attention(q_TNH, k_PKHS, v_PKSH, plan, scale)
         return self._attend(q_TNH, k_PKHS, v_PKSH, plan, scale, with_lse=False)[0]
@@ -515,7 +517,7 @@ class NativeKernels(TorchBackend):
     def _attend(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: AttentionPlan, scale: float, *, with_lse: bool
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """(out [T, N, H], log-sum-exp [T, N] if asked)."""
+        """(out [T, N, H], log-sum-exp [T, N] or None)."""
         num_rows, num_heads, head_dim = q.shape
         num_pages, num_kv_heads = k_pages.shape[:2]
         work = self.attention_work(plan, num_rows=num_rows, num_pages=num_pages, num_heads=num_heads,
@@ -545,7 +547,7 @@ class NativeKernels(TorchBackend):
             layout.num_pages,
         )
         grad, k, v = grad.contiguous(), k.contiguous(), v.contiguous()
-        # The backward needs keys along head dims as well, and values along keys.
+        # The backward also reads keys as [S, H] and values as [H, S].
         k_by_dim, k_by_slot = self._filled_pages(k, k, layout)
         v_by_dim = torch.zeros_like(k_by_dim)
         self._write(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
@@ -582,7 +584,7 @@ class NativeKernels(TorchBackend):
                    *(_pointer(column, num_rows) for column in stats))  # fmt: skip
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
-        """As the sampler computes it."""
+        """Same bits as in the sampler."""
         num_rows, lse = len(peak_R), torch.empty_like(peak_R)
         self._call("zg_log_sum_exp", _pointer(peak_R, num_rows), _pointer(mass_R, num_rows), _pointer(lse, num_rows),
                    num_rows)  # fmt: skip
@@ -600,9 +602,9 @@ class NativeKernels(TorchBackend):
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One pass over each row; edits are made in ``logits``."""
+        """One pass over each row; applies edits in place to ``logits``."""
         if len(rows.edit_ids) and int(rows.edit_ids.min()) < 0:
-            msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is no token id; edit ids from 0 on"
+            msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is not a token id; edit ids from 0 on"
             raise KernelError(msg)
         which = which_R
         num_chunks, num_logits, num_rows = (

@@ -1,4 +1,4 @@
-"""Kernels that work on one row at a time: normalisation, rotary embedding, gated activation."""
+"""Row-wise kernels: normalisation, rotary embedding, gated activation."""
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class _RmsNorm(torch.autograd.Function):
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, *, compute: Compute = PLAIN) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension (Zhang and Sennrich, 2019). [T, D] -> [T, D].
 
-    Keeps ``x`` and 1 / rms of each row. Here and below rounding counts as the identity in the backward.
+    Keeps ``x`` and 1 / rms of each row for the backward. Here and below the backward treats rounding as the identity.
     """
     backend = backend_of(x_TD, weight_D)
     if torch.is_grad_enabled():
@@ -50,7 +50,7 @@ class _Swiglu(torch.autograd.Function):
 
 
 def swiglu(gate_up_TF2: Tensor, *, compute: Compute = PLAIN) -> Tensor:
-    """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]. Keeps its input."""
+    """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]. Keeps its input for the backward."""
     backend = backend_of(gate_up_TF2)
     if torch.is_grad_enabled():
         return _Swiglu.apply(backend, compute, gate_up_TF2)
@@ -65,7 +65,7 @@ def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor
 class _QkvRope(torch.autograd.Function):
     @staticmethod
     def forward(ctx, backend, compute, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps):  # noqa: ANN001, ANN205
-        # Without a norm the rotation alone is undone, and the input is not needed for that.
+        # Without norms the backward only undoes the rotation, which does not need the input.
         kept_TE = None if q_norm_H is None else qkv_TE
         ctx.save_for_backward(kept_TE, cos_Th, sin_Th, q_norm_H, k_norm_H)
         ctx.backend, ctx.eps = backend, eps
@@ -95,18 +95,18 @@ def qkv_rope(
     eps: float,
     compute: Compute = PLAIN,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of one layer, q and k normalised per head if asked (Qwen3) and rotated.
+    """Queries, keys and values of one layer; q and k are normalised per head if norms are given (Qwen3), then rotated.
 
     Args:
         qkv_TE: [T, (N + 2K) * H], heads of ``[q | k | v]``; kept for the backward if there are norms.
-        cos_Th: [T, H/2] from ``rope_tables``; sin_Th alike.
-        sin_Th: see cos_Th.
-        q_norm_H: weight of the per-head RMSNorm of q, or None; both or neither.
+        cos_Th: [T, H/2] from ``rope_tables``.
+        sin_Th: [T, H/2] from ``rope_tables``.
+        q_norm_H: weight of the per-head RMSNorm of q, or None; give both norms or neither.
         k_norm_H: the same for k.
         num_heads: N.
         num_kv_heads: K.
         eps: of the norms.
-        compute: how; q, k and v are what is rounded.
+        compute: how to compute; q, k and v are rounded if asked.
 
     Returns:
         q [T, N, H], k [T, K, H], v [T, K, H], contiguous.

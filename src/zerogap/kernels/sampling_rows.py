@@ -1,4 +1,4 @@
-"""How each of R rows draws its token: the record that the engine fills and the sampler reads."""
+"""The parameters of R draws: the engine fills them in, the sampler reads them."""
 
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ class SamplingRows:
     edit_offsets: Tensor
     """int64 [R + 1]: row r's edits are [offsets[r], offsets[r + 1])."""
     edit_ids: Tensor
-    """int32 [E], 0 or more: each id at most once a row; ids at or past ``vocab_limit`` have no effect."""
+    """int32 [E], 0 or more: each id at most once per row; ids at or past ``vocab_limit`` have no effect."""
     edit_scale: Tensor
-    """float32 [E]: logit / scale if positive, else logit * scale (repetition penalty); 1 leaves it."""
+    """float32 [E]: logit / scale if positive, else logit * scale (repetition penalty); 1 changes nothing."""
     edit_add: Tensor
-    """float32 [E]: added afterwards; -inf bans the id."""
+    """float32 [E]: added after scaling; -inf bans the id."""

@@ -1,7 +1,7 @@
-"""Every kernel in plain torch, on any device and in any floating dtype: slow where there is a faster one, and right everywhere.
+"""Every kernel in plain torch, on any device and in any floating dtype: always right, rarely the fastest.
 
-The formulas are those of ``reference``; what is here is the backward of each, and products. Nothing waits for the device, and
-no tensor is made on another one. fp16 and bf16 tensors are computed in fp32 and rounded when they are returned.
+The forward formulas are in ``reference``; this file adds the backward of each, and GEMMs. Nothing waits for the device,
+and no tensor is created on another device. fp16 and bf16 tensors are computed in fp32; results are rounded once.
 """
 
 import torch
@@ -19,16 +19,15 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def _wide(x: Tensor) -> Tensor:
-    """In the dtype that an operation computes in."""
+    """``x`` in the dtype that operations compute in."""
     return x.float() if x.dtype in _HALF else x
 
 
 class TorchBackend:
     """A ``Backend`` for any tensor.
 
-    ``tile`` is a property of the library that multiplies, like the choice of kernels: None multiplies all rows at once,
-    padded to a multiple of ``ROW_MULTIPLE``, where the start-up probe finds that a row keeps its bits; a number multiplies
-    that many rows at a time, always the same call, where it does not.
+    ``tile`` fits the BLAS of this machine. None multiplies all rows at once, padded to a multiple of ``ROW_MULTIPLE``:
+    the start-up probe found that batch-invariant. A number multiplies that many rows per call, always the same shape.
     """
 
     name = "torch"
@@ -46,7 +45,7 @@ class TorchBackend:
         self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,
         out_MO: Tensor | None = None, *, compute: Compute,
     ) -> Tensor:  # fmt: skip
-        """By the library, its rows padded or in tiles."""
+        """By torch's BLAS, with rows padded or in tiles."""
         if out_MO is None:
             out_MO = x_MI.new_empty(len(x_MI), len(weight_OI))
         elif out_MO.dtype != x_MI.dtype:
@@ -108,15 +107,15 @@ class TorchBackend:
     # ------------------------------------------------------------ rows
 
     def embedding(self, token_ids_T: Tensor, table_VD: Tensor) -> Tensor:
-        """Torch's own; an id outside the table is its IndexError on a CPU, and the device's assertion elsewhere."""
+        """By torch; an id outside the table is an IndexError on a CPU, and a device assertion elsewhere."""
         return functional.embedding(token_ids_T, table_VD)
 
     def embedding_backward_(self, token_ids_T: Tensor, grad_TD: Tensor, into_VD: Tensor) -> None:
-        """In order on a CPU; in any on a GPU."""
+        """Rows in order on a CPU, in any order on a GPU."""
         into_VD.index_add_(0, token_ids_T, grad_TD)
 
     def round_bf16(self, x: Tensor, out: Tensor) -> None:
-        """On the bits of fp32."""
+        """See ``reference.round_bf16``."""
         out.copy_(reference.round_bf16(x))
 
     def _returned(self, y: Tensor, dtype: torch.dtype, *, rounds_bf16: bool) -> Tensor:
@@ -169,7 +168,7 @@ class TorchBackend:
         self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
         q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-        """A rotation's transpose is the rotation back."""
+        """Rotates the gradients back: the transpose of a rotation is its inverse."""
         dtype = grad_q.dtype
         grad_q, grad_k = (reference.rotate(_wide(g), cos_Th, -sin_Th) for g in (grad_q, grad_k))
         dq_norm = dk_norm = None
@@ -187,7 +186,7 @@ class TorchBackend:
     def write_kv(
         self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
     ) -> None:  # fmt: skip
-        """Writes that are skipped repeat the first one that is not: which those are, only the device knows."""
+        """Skipped writes repeat the first real one, since only the device knows which are skipped."""
         if not len(slots_W):
             return
         is_kept_W = slots_W >= 0
@@ -217,7 +216,7 @@ class TorchBackend:
     def packed_attention(
         self, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout, scale: float
     ) -> tuple[Tensor, Tensor | None]:
-        """Keeps nothing: the backward computes all of it again."""
+        """Keeps nothing: the backward recomputes the forward."""
         pages = _filled_pages(k_TKH, v_TKH, layout)
         return self.paged_attention(q_TNH, *pages, layout.plan, scale), None
 
@@ -225,7 +224,7 @@ class TorchBackend:
         self, grad_TNH: Tensor, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, out_TNH: Tensor, kept: Tensor | None,
         layout: PackedLayout, scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Autograd's, of the forward's formula."""
+        """Autograd of the forward formula."""
         with torch.enable_grad():
             q, k, v = (x.detach().requires_grad_() for x in (q_TNH, k_TKH, v_TKH))
             out, _ = TorchBackend.packed_attention(self, q, k, v, layout, scale)
@@ -260,13 +259,13 @@ class TorchBackend:
             column.copy_(new)
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
-        """In float64: torch's vectorised float32 log differs from its scalar tail, so a row's bits would depend on its place."""
+        """The log in float64: torch's float32 loop and its tail differ, so bits would depend on a row's place."""
         return peak_R + mass_R.double().log().to(peak_R.dtype)
 
     def logits_gradient_(
         self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
     ) -> None:  # fmt: skip
-        """``(target? - softmax) * grad / T``."""
+        """``(is_target - softmax) * grad / T``."""
         per_logit_R = grad_R / temperature_R
         logits_RC.div_(temperature_R[:, None]).sub_(lse_R[:, None]).exp_()
         logits_RC.mul_(-per_logit_R[:, None])
@@ -276,7 +275,7 @@ class TorchBackend:
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Statistics by ``add_chunk``, as for a token that is scored: a log-prob has the same bits from both."""
+        """Statistics by ``add_chunk``, as in scoring: both give a log-prob the same bits."""
         num_rows, parts = logits.shape[1], []
         for begin, chunk_RC in zip(range(0, vocab_limit, VOCAB_CHUNK), logits, strict=True):
             width = min(VOCAB_CHUNK, vocab_limit - begin)
@@ -291,7 +290,7 @@ class TorchBackend:
 
 
 def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
-    """Of ``x * rstd * weight`` over the last dimension; the weight's gradient is summed over all others."""
+    """Backward of ``x * rstd * weight`` over the last dimension; sums the weight's gradient over all others."""
     normed, scaled = x * rstd, grad * weight
     dx = rstd * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
     return dx, (grad * normed).double().flatten(0, -2).sum(0)
@@ -306,7 +305,7 @@ def _head_norm_backward(
 
 
 def _place(local_target_R: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Column of each target in a chunk, cut to it, int64 [R, 1], and whether it is there."""
+    """Column of each target in a chunk, clamped to the chunk, int64 [R, 1], and whether the target is inside."""
     is_inside_R = (local_target_R >= 0) & (local_target_R < width)
     return local_target_R.clamp(0, width - 1)[:, None], is_inside_R
 
@@ -316,7 +315,7 @@ def _filled_pages(k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout) -> tuple[T
     shape = (layout.num_pages * PAGE_SIZE, num_kv_heads, head_dim)
     pages = []
     for rows_TKH in (k_TKH, v_TKH):
-        # index_select and index_copy, not [...]: the gradient of indexing adds in the order threads happen to come.
+        # index_select and index_copy, not [...]: the gradient of indexing adds in an order that timing decides.
         written = rows_TKH.index_select(0, layout.write_row_W)
         slots = rows_TKH.new_zeros(shape).index_copy(0, layout.write_slot_W, written)
         pages.append(slots.view(layout.num_pages, PAGE_SIZE, num_kv_heads, head_dim))

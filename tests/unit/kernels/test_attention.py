@@ -96,7 +96,7 @@ def test_a_shared_prompt_gives_the_bits_and_gradients_of_prompts_of_their_own():
 
 
 def test_siblings_that_lie_among_other_groups_lose_no_gradient_to_another_thread():
-    # Two prompts whose siblings alternate: threads that took neighbours would add to the same pages.
+    # Two prompts whose siblings alternate: threads that take neighbouring rows add to the same pages.
     nodes = [(None, 0, 60), (None, 0, 60), *[(i % 2, 58, 30) for i in range(8)]]
     packed = packed_tree(nodes)
     inputs = random_qkv(packed.num_rows, 2, 1, 64)
@@ -242,7 +242,7 @@ def test_a_layout_for_another_number_of_rows_is_refused():
 
 def test_tensors_that_the_kernel_would_misread_are_refused(path):
     if path != "cpu":
-        pytest.skip("torch indexes whatever it is given")
+        pytest.skip("torch checks and indexes by itself")
     q, k, v = random_qkv(4, 2, 1, 16)
     pages = torch.zeros(1, 1, 16, 16)
     rows = torch.zeros(4, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""How attention is cut into work: who shares a load, and whether threads end together."""
+"""How attention is cut into work: which rows share a load, and whether threads end together."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_siblings_that_are_no_neighbours_load_a_shared_page_once():
 
 
 def test_a_block_ends_where_its_rows_share_least():
-    # 16 rows of three queries fill a block: three groups of five fit, and the one after is left whole.
+    # 16 rows of three queries fill a block: three groups of five rows fit, and the next group stays whole.
     tables, positions = siblings(6, 5, 4, 1)
     tables = [[999, *pages] for pages in tables]  # a page that all share
     work = read_work(
@@ -105,7 +105,7 @@ def test_the_work_is_laid_out_once_for_all_layers_and_the_backward():
 
 
 def test_long_plans_are_not_cut_short():
-    # More steps than the first guess of the array's size has room for.
+    # A plan with many steps for few rows: the array's size must not be guessed from the rows alone.
     length, num_rows = 16 * 600, 1
     plan = decode_plan([[*range(600)]] * num_rows, [length - 1])
     work = read_work(plan, group=1, num_kv_heads=1, head_dim=16)
@@ -116,9 +116,9 @@ def test_long_plans_are_not_cut_short():
     ("tables", "position", "sequence"),
     [
         ([[0, 1]], 2 * PAGE_SIZE, 0),  # past the table
-        ([[0, 4]], PAGE_SIZE, 0),  # a page that is not there
+        ([[0, 4]], PAGE_SIZE, 0),  # a page that does not exist
         ([[0, -1]], PAGE_SIZE, 0),
-        ([[0, 1]], 0, 1),  # a sequence that is not there
+        ([[0, 1]], 0, 1),  # a sequence that does not exist
         ([[0, 1]], 0, -1),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_recorded_pass_lays_out_the_work_of_its_new_inputs():
     EXACT.check(out.clone(), attend(*first))
     other = step([[5, 6], [7, 6], [5, 2]], [3, 16, -1])
     EXACT.check(program.run(other).clone(), attend(*other))
-    with planted_fault("the work of the recorded step"):
+    with planted_fault("the work of the captured step"):
         EXACT.check(program.run([other[0], *first[1:]]).clone(), attend(*other))
     with pytest.raises(KernelError, match="zg_attention_plan refuses an input"):
         program.run(step([[0, 1], [0, 8], [3, 4]], [20, 31, 17]))

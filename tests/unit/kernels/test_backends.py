@@ -1,4 +1,4 @@
-"""Who computes, what is refused, and that recordings belong to the thread that makes them."""
+"""Which backend computes, what is refused, and that a graph capture belongs to its own thread."""
 
 import threading
 
@@ -51,7 +51,7 @@ def test_tensors_of_several_devices_are_refused(shape):
 
 
 class Wrapped(torch.Tensor):
-    """Like a DTensor: a tensor whose elements are somewhere else."""
+    """Like a DTensor: a tensor whose elements are elsewhere."""
 
 
 @pytest.mark.skipif(native.library is None, reason="no native kernels here")
@@ -69,7 +69,7 @@ def test_a_tensor_whose_elements_are_elsewhere_is_refused_by_name():
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_precision_is_a_dtype_of_the_tensors(dtype):
-    """Computed in fp32 and rounded once: within a rounding or two of float64 on the same values."""
+    """Computed in fp32 and rounded once: one or two roundings away from float64 on the same values."""
     generator = torch.Generator().manual_seed(4)
 
     def normal(*shape):
@@ -94,7 +94,7 @@ def test_half_precision_is_a_dtype_of_the_tensors(dtype):
         BF16_MODEL_GRADIENT.check(list(worse), list(expected))
 
 
-@pytest.mark.skipif(not native.has_gemm, reason="no C++ products on this processor")
+@pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
 @torch.no_grad()
 def test_a_recording_has_the_calls_of_its_own_thread_alone():
     weight, x = torch.randn(32, 32), torch.randn(5, 32)
@@ -103,7 +103,7 @@ def test_a_recording_has_the_calls_of_its_own_thread_alone():
     ready = threading.Barrier(3)
 
     def compute() -> None:
-        """A trainer's thread, say."""
+        """What a trainer's thread does."""
         with torch.no_grad():
             ready.wait()
             while not stop.is_set():

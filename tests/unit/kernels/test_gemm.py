@@ -1,4 +1,4 @@
-"""Our own GEMM: right to fp32, and a row has the same bits beside any others."""
+"""Our own GEMM: correct to fp32, and batch-invariant."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from zerogap.kernels import PLAIN
 from zerogap.kernels.native import native
 
 pytestmark = pytest.mark.skipif(
-    native.library is None or not native.has_gemm, reason="no C++ product on this processor"
+    native.library is None or not native.has_gemm, reason="no C++ GEMM on this processor"
 )
 ROW_COUNTS = (1, 2, 3, 7, 8, 9, 24, 63)
 SHAPES = [(576, 960), (1536, 576), (16, 32), (17, 33), (300, 31), (1, 1), (70, 45), (256, 100)]

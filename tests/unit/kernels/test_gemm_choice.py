@@ -1,4 +1,4 @@
-"""Which products run is an argument of the call, for its backward too, and recordings notice it."""
+"""The GEMM kernels are an argument of the call, for its backward too, and captured graphs depend on the choice."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_recordings_see_the_choice():
 def test_the_blas_gets_the_rows_as_they_are_forward_and_backward(num_rows, monkeypatch):
     x, weight = torch.randn(num_rows, 40), torch.randn(13, 40)
     bias, residual = torch.randn(13), torch.randn(num_rows, 13)
-    monkeypatch.setattr(native, "tile", 64)  # what the probe settled is of no interest here
+    monkeypatch.setattr(native, "tile", 64)  # a tile must not matter here
     compute = Compute(gemm="blas")
     values, gradients = values_and_gradients(
         lambda x, w, b, r: linear(x, w, b, residual_TO=r, compute=compute),

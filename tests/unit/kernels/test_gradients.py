@@ -1,4 +1,4 @@
-"""Gradients that are added to ``.grad`` where they are made: autograd's own, to the bit where a weight is used once."""
+"""Gradients that the backward adds to ``.grad`` itself: autograd's own, to the bit if a weight is used once."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def loss_of(
     *,
     compute: Compute = PLAIN,
 ) -> torch.Tensor:
-    """Every product with a weight that this room has, the table used as embedding and as head."""
+    """Every GEMM with a weight that this room has; the table is both embedding and head."""
     x = embedding(IDS, table, compute=compute)
     gate_up = norm_linear(x, norm, weight, eps=1e-5, compute=compute)
     hidden = swiglu_linear(gate_up, down, residual_TO=x, compute=compute)
@@ -164,7 +164,7 @@ def test_hooks_of_autograd_see_every_gradient_once_a_pass_and_whole(compute):
 
 
 def test_a_hook_may_take_the_gradient_away():
-    """As FSDP2 does, which reduces it into another place: the next pass begins anew."""
+    """FSDP2 does so, and reduces it elsewhere: the next pass starts without a buffer."""
     weights, taken = parameters(), []
 
     def take(weight):
@@ -179,7 +179,7 @@ def test_a_hook_may_take_the_gradient_away():
 
 
 def test_no_gradient_takes_memory_beside_its_buffer():
-    """A table that is used twice: autograd's two temporaries are as large as the table each."""
+    """A table that is used twice: each of autograd's two temporaries is as large as the table."""
     table = torch.nn.Parameter(torch.randn(50_000, 16))
     table.grad = torch.zeros_like(table)
 

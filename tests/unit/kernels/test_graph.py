@@ -1,4 +1,4 @@
-"""A recorded pass: the same bits for other inputs, memory shared as in the recorded run, and nothing recorded that cannot be."""
+"""Graph capture: same bits for other inputs, memory shared as in the captured pass, and refusals of what it cannot repeat."""
 
 import gc
 
@@ -21,7 +21,7 @@ from zerogap.kernels.graph import _Space
 from zerogap.kernels.native import native
 
 pytestmark = pytest.mark.skipif(
-    native.library is None or not native.has_gemm, reason="no C++ products on this processor"
+    native.library is None or not native.has_gemm, reason="no C++ GEMM on this processor"
 )
 WEIGHTS = [torch.randn(n, 32) * 0.2 for n in (64, 48)]
 NORM, DOWN = torch.rand(32) + 0.5, torch.randn(32, 32) * 0.2
@@ -103,7 +103,7 @@ def test_a_failed_recording_leaves_nothing_switched_on():
 
 @torch.no_grad()
 def test_places_of_forgotten_tensors_are_used_again():
-    """A chain of 50 products needs room for few of its outputs at a time."""
+    """A chain of 50 GEMMs needs room for only a few of its outputs at a time."""
     x = torch.randn(64, 32)
 
     def chain(y):
@@ -111,7 +111,7 @@ def test_places_of_forgotten_tensors_are_used_again():
             y = linear(y, DOWN)
         return y
 
-    # Two outputs of 8 KB live at a time, and one being made.
+    # Room for two live outputs of 8 KB and one being computed.
     output, program = capture(lambda: chain(x), [x], Arena(3 * 64 * 32 * 4))
     EXACT.check(output, chain(x))
     EXACT.check(program.run([x]), chain(x))

@@ -39,7 +39,7 @@ def log_softmax(hidden, head, temperature, vocab):
 @pytest.mark.parametrize("vocab", VOCABULARIES)
 def test_log_probs_entropy_and_gradients_are_log_softmaxs(vocab):
     hidden, head, ids, temperature = random_head(5, vocab)
-    ids[1] = ids[1, 0]  # an id may be asked for more than once
+    ids[1] = ids[1, 0]  # an id may occur more than once
 
     def kernel(hidden, head):
         return log_probs_of(hidden, Head(head, vocab), ids, temperature)

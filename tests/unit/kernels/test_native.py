@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(native.library is None, reason="no native kernel
 
 
 def vector_exp(x):
-    """The exp of vec.h: the gradient of a log-prob of an id elsewhere, with T 1, lse 0 and grad -1."""
+    """The exp of vec.h, read from a logits gradient: no target in the chunk, T = 1, lse = 0, grad = -1."""
     logits = x.clone()[None]
     native.logits_gradient_(
         logits, torch.ones(1), torch.zeros(1), torch.tensor([-1]), torch.tensor([-1.0])
@@ -112,7 +112,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
 def compiled(folder, name, *machine):
-    """The sources for another machine, quickly: -O1, since optimisation changes no bit; no warning passes."""
+    """The sources compiled for another machine; -O1 for speed, since optimisation changes no bit; warnings are errors."""
     flags = [f for f in build._FLAGS if not f.startswith(("-march", "-O"))]
     sources = sorted(map(str, build._SOURCES.glob("*.cpp")))
     target = str(folder / f"{name}.so")
@@ -132,9 +132,9 @@ def _has(*flags):
 @pytest.mark.slow
 @pytest.mark.skipif(not _has("avx2", "fma"), reason="needs an x86 processor with AVX2")
 def test_every_width_of_vector_gives_the_same_bits(tmp_path, monkeypatch):
-    """AVX2 in two halves, and plain loops, against what this machine runs (AVX-512 if it has it).
+    """AVX2 in two halves, and plain loops, against this machine's own build (AVX-512 if it has it).
 
-    Plain loops have no GEMM of their own, so that all use the BLAS for that comparison.
+    Plain loops have no GEMM of their own, so both sides use the BLAS for that comparison.
     """
     components = {"avx2": ["-march=haswell"], "loops": ["-march=haswell", "-mno-avx2"]}
     with ThreadPoolExecutor() as pool:
@@ -152,7 +152,7 @@ def test_every_width_of_vector_gives_the_same_bits(tmp_path, monkeypatch):
 
 
 def test_every_function_is_declared_as_it_is_written():
-    """ctypes checks nothing: a letter too few or of another kind would be read from a wrong register."""
+    """ctypes checks nothing: a missing or wrong letter would read an argument from the wrong register."""
     sources = "".join(path.read_text() for path in sorted(build._SOURCES.glob("*.cpp")))
     written = {}
     for name, parameters in re.findall(r"(?:void|int64_t) (zg_\w+)\(([^)]*)\) \{", sources):

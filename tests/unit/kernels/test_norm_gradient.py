@@ -1,4 +1,4 @@
-"""The gradient of a norm's weight adds up over all rows; its rounding must not show how many there were."""
+"""The gradient of a norm's weight sums over all rows; its rounding must not depend on their number."""
 
 import pytest
 import torch

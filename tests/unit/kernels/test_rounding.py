@@ -1,4 +1,4 @@
-"""Rounding to bf16: every bit pattern on both paths, and every kernel that rounds what it returns."""
+"""Rounding to bf16: bit patterns on both backends, and every kernel that rounds its result."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ WIDTH, OUT = 37, 21
 
 
 def inputs_and_kernels():
-    """Name to (kernel of is_bf16, the same out of parts that each round, inputs)."""
+    """Name to (kernel with rounding, the same kernel and then rounding, inputs)."""
     generator = torch.Generator().manual_seed(3)
 
     def normal(*shape):

@@ -1,4 +1,4 @@
-"""Threads share the work of a kernel as they are free, several callers share the threads, and no bit shows it."""
+"""Free threads take pieces of a kernel's work, several callers share the threads, and no bit depends on either."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ from zerogap.kernels import (
 )
 
 ROWS, WIDTH, OUT = 203, 52, 149
-"""Many pieces of work, and a last one that is short."""
+"""Sizes that give many pieces of work, and a short last one."""
 
 
 @pytest.fixture(autouse=True)
@@ -168,11 +168,11 @@ def test_a_forked_process_computes_the_same_bits():
     torch.set_num_threads(3)
     expected = compute("linear"), compute("attention")
     with warnings.catch_warnings():
-        # Python warns of a fork beside threads: that the threads are missed is what is tested here.
+        # Python warns about a fork beside threads; this test checks that the child works without them.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        signal.alarm(120)  # ends a child that waits for a thread it does not have
+        signal.alarm(120)  # ends a child that waits for a thread that it does not have
         try:
             EXACT.check((compute("linear"), compute("attention")), expected)
             os._exit(0)
@@ -183,7 +183,7 @@ def test_a_forked_process_computes_the_same_bits():
 
 
 class _Interruption(BaseException):
-    """As a KeyboardInterrupt: no library takes it for an error of its own."""
+    """Like a KeyboardInterrupt: no library handles it as an error of its own."""
 
 
 def compute_until_a_signal(after_s):

@@ -1,4 +1,4 @@
-// Kernels over one row at a time. float32 throughout; rows are split over threads, never a row's reduction.
+// Row-wise kernels. float32 throughout; threads split the rows, never the reduction of a row.
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +9,7 @@ using namespace zg;
 
 namespace {
 
-constexpr int64_t ROWS = 4;  // a piece of work; so few are not worth another thread
+constexpr int64_t ROWS = 4;  // rows per piece of work; fewer are not worth another thread
 
 // sum of a[i] * b[i] in 16 lanes, then a fixed tree; the tail goes through the same lanes, zero-filled.
 float dot(const float* a, const float* b, int64_t n) {
@@ -34,8 +34,8 @@ void round_row(const float* x, float* y, int64_t n) {
   for (; i < n; ++i) y[i] = to_bf16(x[i]);
 }
 
-// dx of y = x * rstd * w, and dw += dy * x * rstd. dw adds up over all rows (times heads), in double: its
-// rounding must not show how rows were split into micro-batches.
+// dx of y = x * rstd * w, and dw += dy * x * rstd. dw sums over all rows (times heads) in double: its rounding must not
+// depend on how rows were split into micro-batches.
 void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx, double* dw,
                         int64_t n) {
   vec acc = set1(0.0f);
@@ -52,8 +52,8 @@ void normalise_backward(const float* dy, const float* x, const float* w, float r
   }
 }
 
-// sum[0..width) = what add(row, partial) adds up over T rows: BLOCK rows to a partial sum, partial sums in order, all
-// in double. Neither the number of threads nor what each of them does is in it.
+// sum[0..width) = the sum of what add(row, partial) adds for each of T rows: BLOCK rows per partial sum, partial sums
+// in order, all in double. It does not depend on the threads.
 template <class F>
 void sum_of_rows(int64_t T, int64_t width, float* sum, F add) {
   constexpr int64_t BLOCK = 64;
@@ -79,7 +79,7 @@ float* head_storage(int64_t floats) {
   return storage.data();
 }
 
-// Pairs (i, i + H/2) turned by the row's angles; sign = -1 turns back (the backward).
+// Rotates pairs (i, i + H/2) by the row's angles; sign = -1 rotates back (the backward).
 void rotate(const float* x, const float* c, const float* s, float sign, float* y, int64_t half) {
   for (int64_t i = 0; i < half; ++i) {
     const float a = x[i], b = x[i + half], sine = sign * s[i];
@@ -92,7 +92,7 @@ void rotate(const float* x, const float* c, const float* s, float sign, float* y
 
 extern "C" {
 
-// y[t] = table[ids[t]]. Returns how many ids are outside [0, V); their rows are NaN.
+// y[t] = table[ids[t]]. Returns the number of ids outside [0, V); their rows become NaN.
 int64_t zg_embedding(const int64_t* ids, const float* table, float* y, int64_t T, int64_t V, int64_t D) {
   int64_t outside = 0;
   for (int64_t t = 0; t < T; ++t) {
@@ -122,7 +122,7 @@ void zg_round_bf16(const float* x, float* y, int64_t n) {
   for_pieces(n, PART, [&](int64_t begin, int64_t end) { round_row(x + begin, y + begin, end - begin); });
 }
 
-// rstd may be null. Here and below, bf16 rounds what is returned to the nearest bf16.
+// rstd may be null. Here and below, bf16 rounds the result to the nearest bf16.
 void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t T, int64_t D, float eps,
                  int64_t bf16) {
   for_rows(T, ROWS, [&](int64_t t) {
@@ -179,7 +179,7 @@ void zg_swiglu_backward(const float* dy, const float* gate_up, float* d_gate_up,
   });
 }
 
-// The scalar cosf and sinf: a vectorised one may round an angle differently by its place in the batch.
+// Scalar cosf and sinf: a vectorised one may round an angle differently depending on its place in the batch.
 void zg_rope_tables(const float* inv_freq, const int64_t* position, float* cos, float* sin, int64_t T,
                     int64_t half) {
   for_rows(T, ROWS, [&](int64_t t) {
@@ -219,7 +219,7 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
   });
 }
 
-// qkv may be null when there are no norms. dw: [2, H] for q_norm and k_norm, see sum_of_rows; 0 when there are none.
+// qkv may be null without norms. dw: [2, H] for q_norm and k_norm, see sum_of_rows; 0 without norms.
 void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, const float* qkv,
                           const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                           float* dqkv, float* dw, int64_t T, int64_t N, int64_t K, int64_t H, float eps) {
