@@ -1,19 +1,15 @@
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, doubled, running_on, values_and_gradients
+from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import assert_notices, planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
 from zerogap.errors import KernelError
 from zerogap.kernels import VOCAB_CHUNK, Head, log_probs
 
+pytestmark = pytest.mark.usefixtures("path")
+
 TEMPERATURES = (0.3, 0.6, 1.0, 1.7)
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def random_head(num_rows, vocab, width=12, *, padding=0):
