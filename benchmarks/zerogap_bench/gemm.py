@@ -105,13 +105,13 @@ class LimitSide:
 
     def measure(self, *, num_rows: int) -> tuple[Limit, float | None]:
         """The GEMM rates, and the peak of multiply-adds on registers in GFLOP/s."""
-        from zerogap.kernels.roofline import measure_fma_peak
+        from zerogap_bench.roofline import measure_fma_peak
 
         return measure_limit(self._shape, num_rows=num_rows), measure_fma_peak()
 
     def bandwidth(self) -> tuple[float, float]:
         """(read, copy) bandwidth of memory in GB/s."""
-        from zerogap.kernels.roofline import measure_bandwidth
+        from zerogap_bench.roofline import measure_bandwidth
 
         found = measure_bandwidth()
         return found.read, found.copy

@@ -1,8 +1,8 @@
 """Reads a GGUF file (llama.cpp's format) piece by piece: only what is requested is in memory.
 
-Goes in: a path. Comes out: metadata by key, tensors by name, and rows of a tensor as fp32. The ``gguf``
-package supplies the types and the dequantisation. Its reader is not used: it keeps an object for each entry of
-the vocabulary (SmolLM2: 160 MB and 4 s) and maps the file, whose pages then count as this process's memory.
+Input: a path. Output: metadata by key, tensors by name, and rows of a tensor as fp32. The ``gguf`` package supplies the
+types and the dequantisation. Its reader is not used: it keeps one object per vocabulary entry (SmolLM2: 160 MB and 4 s)
+and maps the file, whose pages then count as this process's memory.
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -11,7 +11,7 @@ import math
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +28,7 @@ _SCALARS = {
     _Type.INT32: "<i4", _Type.UINT64: "<u8", _Type.INT64: "<i8", _Type.FLOAT32: "<f4", _Type.FLOAT64: "<f8",
     _Type.BOOL: "?",
 }  # fmt: skip
-"""The numpy dtype of each type of number."""
+"""The numpy dtype of each numeric type."""
 
 
 MetadataValue = int | float | str | list[Any]
@@ -36,7 +36,7 @@ MetadataValue = int | float | str | list[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class GgufTensor:
-    """Where a tensor lies in the file, and how it is stored."""
+    """Where a tensor is in the file, and how it is stored."""
 
     name: str
     shape: tuple[int, ...]
@@ -90,7 +90,7 @@ class GgufFile:
                 raise ValueError(msg)
             version = reader.count("<u4")
             if version not in _VERSIONS:
-                msg = f"its version is {version}; supported are {', '.join(map(str, _VERSIONS))}, little-endian"
+                msg = f"its version is {version}; this reader supports {', '.join(map(str, _VERSIONS))}, little-endian"
                 raise ValueError(msg)
             num_tensors, num_values = reader.count(), reader.count()
             scalars: dict[str, Any] = {}
@@ -99,7 +99,7 @@ class GgufFile:
                 _read_metadata(reader, scalars, arrays)
             stored = [_read_tensor_info(reader) for _ in range(num_tensors)]
             begin = reader.position + -reader.position % _alignment(scalars)
-            tensors = {tensor.name: _moved(tensor, begin) for tensor in stored}
+            tensors = {t.name: replace(t, offset=begin + t.offset) for t in stored}
             _check_directory(tensors, num_tensors, reader.size)
         return cls(path=path, tensors=tensors, scalars=scalars, _arrays=arrays)
 
@@ -175,7 +175,7 @@ class _Reader:
 
     def skip_texts(self, count: int) -> None:
         for _ in range(count):
-            # Not count(), for speed: a vocabulary has a hundred thousand of them.
+            # Not count(), for speed: a vocabulary has a hundred thousand texts.
             self.skip(struct.unpack("<Q", self.take(8))[0])
 
 
@@ -226,14 +226,9 @@ def _alignment(scalars: dict[str, Any]) -> int:
     return alignment
 
 
-def _moved(tensor: GgufTensor, begin: int) -> GgufTensor:
-    offset = begin + tensor.offset
-    return GgufTensor(name=tensor.name, shape=tensor.shape, kind=tensor.kind, offset=offset)
-
-
 def _check_directory(tensors: dict[str, GgufTensor], num_tensors: int, file_size: int) -> None:
     if len(tensors) != num_tensors:
-        msg = f"{num_tensors} tensors have only {len(tensors)} different names"
+        msg = f"it lists {num_tensors} tensors with only {len(tensors)} different names"
         raise ValueError(msg)
     for tensor in tensors.values():
         block, _ = gguf.GGML_QUANT_SIZES[tensor.kind]
@@ -242,5 +237,5 @@ def _check_directory(tensors: dict[str, GgufTensor], num_tensors: int, file_size
             raise ValueError(msg)
         end = tensor.offset + tensor.num_rows * tensor.row_bytes
         if end > file_size:
-            msg = f"{tensor.name} would end at byte {end} of {file_size}"
+            msg = f"{tensor.name} would end at byte {end}, but the file has {file_size} bytes"
             raise ValueError(msg)

@@ -73,7 +73,7 @@ def test_numerics_and_limit(model_folder: str, tmp_path: Path):
     found = report["numerics"]
     assert found["ratio"]["median"] == pytest.approx(found["exact"]["median"] / found["fast"]["median"])  # fmt: skip
     assert found["bf16_ratio"]["median"] == pytest.approx(found["bf16"]["median"] / found["exact"]["median"])  # fmt: skip
-    assert "numerics: fast, products timed on" in found["settled"]["fast"]
+    assert "numerics: fast, GEMMs timed on" in found["settled"]["fast"]
     assert ", bf16; numerics: exact" in found["settled"]["bf16"]
     _, report = bench("limit", "--rows", "8", model=model_folder, tmp_path=tmp_path)
     (rows,) = report["limit"]["rows"]

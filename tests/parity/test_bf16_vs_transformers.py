@@ -1,7 +1,7 @@
-"""Our bf16 against transformers' own: one contract of rounding beside another, so bounded, not equal.
+"""Our bf16 against transformers' own: they round at different places, so the difference is bounded, not zero.
 
-Ours rounds what leaves an operation; theirs rounds within operations too (each product of a norm, cosines, the residual
-twice). Both are compared with fp32 on the same rounded weights: ours has to be the nearer one.
+Ours rounds the result of an operation; theirs also rounds within operations (each product of a norm, cosines, the
+residual twice). Both are compared with fp32 on the same rounded weights: ours must be nearer.
 """
 
 import copy

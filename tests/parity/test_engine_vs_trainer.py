@@ -1,7 +1,7 @@
-"""The central claim: the trainer's log-prob of every token the engine sampled has the same bits.
+"""The central claim: the trainer's log-prob of every token has the same bits as the engine's.
 
-Whatever the engine did on the way (batch, chunks, prefix cache, forks, retractions) and however the trainer
-packs the samples. Families with and without biases and head norms, tied and untied heads.
+Whatever the engine does on the way (batches, chunks, prefix cache, forks, retractions) and however the trainer packs
+the samples. Covers families with and without biases and head norms, tied and untied heads.
 """
 
 import pytest
@@ -126,7 +126,7 @@ def test_a_fault_on_one_side_would_be_noticed(fault):
         engine.generate(requests(1.0))
         with torch.no_grad():
             model.layers[0].qkv.weight.mul_(1.01)
-        # The engine is not told: cached pages of the old weights are reused.
+        # The engine does not know: it reuses cached pages of the old weights.
     outputs = engine.generate(requests(1.0))
     if fault == "a nudged weight":
         with torch.no_grad():

@@ -1,8 +1,8 @@
 """Exact mode as three statements that compose, for each family in fp32 and in bf16, all to the bit.
 
-1. A row of the forward pass does not depend on its batch. 2. The trainer's forward is the engine's prefill. 3. The
-engine's decode is its prefill. With prefix-cache hits, chunks, retractions, shared prompts and recomputation, none of
-which may show; ``test_engine_vs_trainer.py`` has the three in one, over whole rollouts and steps.
+1. The forward pass is batch-invariant. 2. The trainer's forward equals the engine's prefill. 3. The engine's decode
+equals its prefill. Prefix-cache hits, chunks, retractions, shared prompts and recomputation may change nothing.
+``test_engine_vs_trainer.py`` tests all three at once, over whole rollouts and steps.
 """
 
 import functools
@@ -47,7 +47,7 @@ def model(request):
 
 @functools.cache
 def rollout(family: str, precision: str, engine: str):
-    """(samples, what the engine reported) of nine completions; retracted where pages are short."""
+    """(samples, the engine's log-probs) of nine completions; some are retracted if pages are short."""
     model = tiny_model(family, precision=precision)
     outputs = tiny_engine(model, **ENGINES[engine]).generate(requests(0.7))
     assert (engine == "short of pages") == any(o.num_retractions for o in outputs)
@@ -133,7 +133,7 @@ def test_parameters_stay_in_the_models_precision_and_it_holds_after_they_have_mo
 # ------------------------------------------------------------ what the engine does with bf16
 
 
-@pytest.mark.skipif(not native.has_gemm, reason="no C++ products on this processor")
+@pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_decode_steps_are_captured_in_both_precisions(precision):
     engine = tiny_engine(tiny_model("qwen3", precision=precision))
@@ -169,11 +169,11 @@ def test_a_rounding_that_one_side_leaves_out_is_noticed(family, kernel, monkeypa
         EXACT.check(sampled(trainer_of(model).score(samples), samples), decoded)
 
 
-@pytest.mark.skipif(not native.has_gemm, reason="no C++ products on this processor")
+@pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_products_of_a_blas_on_one_side_are_noticed(family, precision):
-    # Sums of up to 256 terms may be the same everywhere: ours are cut there, a BLAS's elsewhere.
+def test_gemms_of_a_blas_on_one_side_are_noticed(family, precision):
+    # Sums of up to 256 terms may have the same bits: ours are cut after 256, a BLAS's elsewhere.
     model = tiny_model(family, precision=precision, hidden_size=320)
     outputs = tiny_engine(model).generate(requests(1.0))
     samples, decoded = samples_of(outputs, 1.0), [o.output_log_probs for o in outputs]
@@ -185,8 +185,8 @@ def test_products_of_a_blas_on_one_side_are_noticed(family, precision):
     EXACT.check(sampled(trainer.score(samples), samples), decoded)
 
 
-@pytest.mark.skipif(not native.has_gemm, reason="no C++ products on this processor")
-def test_an_engine_records_again_when_rows_need_no_tiles_again(monkeypatch):
+@pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
+def test_an_engine_captures_again_when_rows_need_no_tiles_again(monkeypatch):
     engine = tiny_engine(tiny_model("llama"))
     with monkeypatch.context() as patched:
         patched.setattr(native, "tile", 64)
@@ -196,7 +196,7 @@ def test_an_engine_records_again_when_rows_need_no_tiles_again(monkeypatch):
     assert engine._runner._graphs.why_not is None
 
 
-def test_an_engine_of_a_blas_records_nothing_and_says_why():
+def test_an_engine_of_a_blas_captures_nothing_and_says_why():
     engine = tiny_engine(tiny_model("llama"), gemm="blas")
     engine.generate(requests(1.0))
     assert "torch" in engine._runner._graphs.why_not

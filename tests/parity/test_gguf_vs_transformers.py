@@ -1,4 +1,4 @@
-"""A GGUF file read by us and by transformers is one model; ours is also what llama.cpp's layout says."""
+"""We and transformers read the same model from a GGUF file, in llama.cpp's layout."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The C++ kernels vs the torch reference, values and gradients, over shapes that no vector divides."""
+"""The C++ kernels vs the torch reference, values and gradients, over shapes that are no multiple of a vector."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from zerogap.kernels import (
 
 ROWS = (1, 11)
 WIDTHS = (1, 15, 16, 17, 100)
-# Every head dim, and every number of query heads a key head, with two of the other.
+# Every head dim with two group sizes, and every group size with several head dims.
 HEADS = (
     ((2, 2), 16), ((7, 1), 16), ((3, 1), 32), ((8, 2), 32), ((2, 2), 48), ((7, 1), 48),
     ((3, 1), 64), ((8, 2), 64), ((3, 1), 80), ((7, 1), 80), ((2, 2), 128), ((8, 2), 128),
@@ -32,7 +32,7 @@ HEADS = (
 
 
 def check_paths(function, inputs):
-    """Both paths agree on outputs and gradients, and neither comparison is blind."""
+    """Both backends agree on outputs and gradients, and each comparison notices a planted fault."""
     with running_on("cpu"):
         ours, gradients = values_and_gradients(function, inputs)
         wrong = [
@@ -58,7 +58,7 @@ def test_rows_of_every_width(num_rows, width):
     x = torch.randn(num_rows, width) * (1e-3 if width == 1 else 1)
     check_paths(lambda x, norm: rms_norm(x, norm, 1e-6), [x, norm])
     check_paths(lambda x, n, w: norm_linear(x, n, w, eps=1e-6), [x, norm, weight])
-    # The largest number, where the fault is planted, is an up: a very negative gate hides its own.
+    # The fault is planted in the largest number, which is made an up: a very negative gate would hide it.
     gate_up = torch.cat([torch.randn(num_rows, width), 4 * torch.randn(num_rows, width)], 1)
     check_paths(swiglu, [gate_up])
     check_paths(swiglu_linear, [gate_up, weight])
@@ -98,7 +98,7 @@ def test_rope_tables_far_into_a_context():
 
 @pytest.mark.parametrize(("heads", "head_dim"), HEADS)
 def test_attention_of_every_head_and_group(heads, head_dim):
-    # Row counts that leave query blocks of 1 to 6 and page blocks of 1 to 4 over.
+    # Row counts whose remainders are query tiles of 1 to 6 and page tiles of 1 to 4.
     packed = packed_tree([(None, 0, 37), (0, 18, 4), (0, 18, 1)], num_padding=2)
     layout, scale = packed.layout, head_dim**-0.5
     check_paths(

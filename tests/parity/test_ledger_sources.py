@@ -43,7 +43,7 @@ def check_only(entry: LedgerEntry, source: str | None, *, at_least: float = 1e-3
 
 
 class OtherKernels:
-    """The trainer's forward pass with other products, or in a block that chooses other kernels."""
+    """The trainer's forward pass with other GEMMs, or within a block that selects other kernels."""
 
     def __init__(self, model, block, gemm) -> None:
         self._scorer, self._block = scorer_of(model, gemm=gemm), block
@@ -99,7 +99,7 @@ def test_a_set_that_the_loss_does_not_know_is_sampling(params):
 
 @pytest.mark.parametrize("params", FILTERS, ids=str)
 def test_sampling_is_the_log_mass_of_the_set_that_survived(params):
-    """Of fixed logits and an unchanged policy: what a ratio against the renormalised log-prob is biased by."""
+    """With fixed logits and policy it is the bias of a ratio against the renormalised log-prob."""
     model = tiny_model("qwen3")
     samples = drawn(tiny_engine(model), **params)
     mass = [log_mass(model, sample, **params) for sample in samples]
@@ -124,19 +124,19 @@ def log_mass(model, sample, *, top_p=1.0, top_k=-1, min_p=0.0) -> np.ndarray:
         chances = np.sort(np.exp(log_softmax(row)))[::-1]
         kept = chances[: top_k if top_k > 0 else None]
         kept = kept[kept >= min_p * chances[0]] if min_p else kept
-        # The fewest of the likeliest that hold top_p of what the other filters left.
+        # The fewest likeliest ids that hold top_p of the mass that the other filters left.
         enough = np.cumsum(kept) - kept < top_p * kept.sum()
         found.append(np.log(kept[enough].sum()))
     return np.array(found)
 
 
-KERNELS = {"products of a BLAS": nullcontext, "torch": partial(running_on, "torch")}
+KERNELS = {"GEMMs of a BLAS": nullcontext, "torch": partial(running_on, "torch")}
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_another_order_of_additions_is_numbers(kernels):
     if not native.has_gemm:
-        pytest.skip("this machine has no kernels of ours that others could differ from")
+        pytest.skip("this machine has no C++ GEMM to compare with")
     # Sums of a few terms have one order in every library; these have 256 and more.
     model = tiny_model("qwen3", hidden_size=256, intermediate_size=320)
     samples = drawn(tiny_engine(model))
@@ -160,7 +160,7 @@ def in_bf16(model):
 
 @pytest.mark.parametrize("old", ["trainer", "rollout"])
 def test_the_gap_is_measured_whatever_the_old_log_probs_are(old):
-    """Where the engine's log-probs are taken for the trainer's, two names alias; the ledger scores by itself."""
+    """The trainer may take over the engine's log-probs; the ledger still scores by itself."""
     model = tiny_model("qwen3")
     samples = drawn(tiny_engine(in_bf16(model)))
     entry = entry_of(scorer_of(model), samples)
@@ -246,7 +246,7 @@ def test_a_perturbed_router_is_routing():
 
 
 def test_sources_that_act_together_keep_their_own_stages():
-    """Truncation, an engine in bf16 and old weights at once: each is what it is alone, and all add up."""
+    """Truncation, an engine in bf16 and old weights at once: each source stays apart, and they sum to the total."""
     old = tiny_model("qwen3")
     randomize(old, seed=5)
     samples = drawn(tiny_engine(in_bf16(old), weight_version=4), top_p=0.9)

@@ -1,6 +1,6 @@
-"""In a benchmark llama.cpp runs the model that zerogap runs: the log-probs of what it draws are the engine's.
+"""In a benchmark llama.cpp runs the same model as zerogap: its tokens have the engine's log-probs.
 
-Up to its keys and values of 16 bits, and where llama-cpp-python is installed.
+Up to its 16-bit keys and values. Needs llama-cpp-python.
 """
 
 import importlib.util
@@ -20,7 +20,9 @@ from zerogap_bench.prepare import Prepared
 from zerogap_bench.shapes import RunShape
 
 if importlib.util.find_spec("llama_cpp") is None:
-    pytest.skip("llama-cpp-python is not installed: it is only measured", allow_module_level=True)
+    pytest.skip(
+        "llama-cpp-python is not installed: only benchmarks need it", allow_module_level=True
+    )
 # Its binding leaves files open.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -57,7 +59,7 @@ def scores(model: CausalLM, ids_BT: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_of_llama_cpp_vs_the_engine(family: str, tmp_path: Path):
-    # Its fast attention takes heads of 32 and more, its qwen2 only heads that are the model's width together.
+    # Its fast attention takes heads of 32 and more; its qwen2 only heads whose sum is the model's width.
     model = tiny_model(family, hidden_size=128, head_dim=32, tie_word_embeddings=True)
     ids_BT, log_probs_BT = llama_cpp_rollout(model, tmp_path / "model.gguf")
     assert ids_BT.shape == (SHAPE.num_sequences, SHAPE.max_new_tokens)

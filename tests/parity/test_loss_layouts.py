@@ -1,16 +1,15 @@
-"""Every kind of loss has one gradient, whatever the layout, and step 0 leaves its ratios at 1."""
+"""Every kind of loss has the same gradient in every layout, and at step 0 all ratios are 1."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from helpers.loss_cases import CASES, Case, gradients_of, samples_for, trainer_of
+from helpers.loss_cases import CASES, check_gradient, gradients_of, samples_for, trainer_of
 from helpers.planted_fault import planted_fault
-from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
+from helpers.tolerance import EXACT
 from helpers.train_batches import train_on
 
-from zerogap.config.loss import DPOLossConfig
 from zerogap.errors import NumericsError
 from zerogap.train import objective as objective_module
 from zerogap.train import planning as planning_module
@@ -22,15 +21,6 @@ LAYOUTS = {
     "small micro-batches, shared": {"micro_batch_tokens": 40},
     "one micro-batch, not shared": {"share_prompts": False},
 }
-
-
-def check_gradient(case: Case, gradient, expected):
-    """To 1e-6, or where the terms of two answers to one prompt cancel, to that as one vector."""
-    if isinstance(case.loss, DPOLossConfig):
-        GRADIENT_NORM.check(gradient, expected)
-        FP32_MODEL_GRADIENT.check(gradient, expected)
-    else:
-        GRADIENT.check(gradient, expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -103,7 +93,7 @@ RATIOS = [name for name, case in CASES.items() if requirements_module.has_policy
 @pytest.mark.parametrize("num_updates", [1, 3])
 @pytest.mark.parametrize("name", RATIOS)
 def test_step_zero_identity(name, num_updates):
-    # Learning rate 0, old log-probs of the trainer: nothing moves, whatever else is on.
+    # Learning rate 0, old log-probs of the trainer: the ratios stay 1, whatever else is on.
     settings = {"old_log_probs": "trainer", "updates_per_step": num_updates}
     _, metrics = gradients_of(CASES[name], micro_batch_tokens=50, **settings)
     policy = metrics.policy
@@ -163,7 +153,7 @@ def test_a_resumed_critic_that_forgot_would_be_noticed():
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_masked_may_be_anything(name):
-    # Prompts and dropped tokens have NaN as log-probs, in some records everything: none of it reaches a gradient.
+    # Log-probs of prompts and dropped tokens are NaN, in some samples all of them: no NaN reaches a gradient.
     case = CASES[name]
     samples = samples_for(case.loss)
     cut = replace(samples[0], rollout_id="cut", loss_mask=np.zeros(len(samples[0]), bool))

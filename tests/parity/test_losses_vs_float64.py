@@ -1,4 +1,4 @@
-"""The whole loss of a step, and its gradient, against plain formulas: each sample alone, a full log_softmax, float64.
+"""The loss of a step and its gradient against plain formulas: each sample alone, a full log_softmax, float64.
 
 Nothing here calls ``zerogap.algorithms``: advantages, corrections, ratios, clips and denominators are written out.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.loss_cases import CASES, gradients_of, samples_for, score, trainer_of
-from helpers.packed_rows import PackedRows
+from helpers.packed_rows import PackedRows, log_probs_alone, log_softmax_alone
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL, FP32_MODEL_GRADIENT
@@ -20,21 +20,8 @@ from zerogap.algorithms import reduce_loss
 from zerogap.train import objective as objective_module
 
 
-def log_softmax_alone(model, sample) -> torch.Tensor:
-    """float64 [L, V] at the place of each trainable token."""
-    logits_TV = PackedRows([sample.token_ids.tolist()]).logits(model)
-    log_probs_TV = (logits_TV[:-1].double() / sample.temperature).log_softmax(-1)
-    return log_probs_TV[torch.tensor(sample.loss_mask[1:])]
-
-
-def log_probs_alone(model, sample) -> torch.Tensor:
-    """float64 [L] of the trainable tokens."""
-    targets = torch.from_numpy(sample.token_ids[sample.loss_mask].astype(np.int64))
-    return log_softmax_alone(model, sample).gather(1, targets[:, None])[:, 0]
-
-
 class Columns:
-    """What a formula needs of all samples, one list entry each, trainable tokens only."""
+    """What a formula needs: one list entry per sample, trainable tokens only."""
 
     def __init__(self, case):
         self.case, self.samples = case, samples_for(case.loss)
@@ -47,7 +34,7 @@ class Columns:
         ]
         is_bypass = dict(case.train).get("old_log_probs") == "rollout"
         self.old = self.rollout if is_bypass else [x.detach() for x in self.log_probs]
-        # d is taken from fp32 log-probs, as the trainer has them: a bound decides on their side of it.
+        # From fp32 log-probs, as in the trainer: float64 could fall on the other side of a bound.
         self.gap = [torch.from_numpy(x).double() - r for x, r in zip(scored, self.rollout, strict=True)]  # fmt: skip
         self.num_tokens = sum(len(x) for x in self.log_probs)
         self.advantages = standard_scores(self.samples)
@@ -233,7 +220,7 @@ def test_loss_and_gradient_are_those_of_the_formula(name):
 
 
 def test_what_the_formulas_exercise_does_happen():
-    # A bound that nothing reaches would be compared with nothing.
+    # A bound that no sample reaches would test nothing.
     corrected = gradients_of(CASES["grpo, corrected"])[1].corrections
     assert min(corrected.fraction_rejected_low, corrected.fraction_rejected_high) > 0
     assert corrected.fraction_truncated_high > 0

@@ -1,4 +1,4 @@
-"""Samples that share prefixes as a tree: the bits of each one's log-probs and the gradient are those without sharing."""
+"""Samples that share prefixes as a tree: log-probs have the bits, and the gradient the value, of no sharing."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def trained(samples, *, family="qwen3", loss=None, **config):
 
 
 def check_gradient(gradient, plain):
-    """As one vector to 1e-6, and no tensor by itself further off than another implementation would be."""
+    """As one vector to 1e-6, and each tensor as close as another implementation would be."""
     GRADIENT_NORM.check(gradient, plain)
     FP32_MODEL_GRADIENT.check(gradient, plain)
 
@@ -66,7 +66,7 @@ def test_trees_with_a_penalty_on_the_kl_are_the_same():
 
 
 def test_samples_that_are_equal_but_for_their_advantage_are_the_same():
-    # Advantages of a group add up to 0, and so would these four gradients without a fifth, other sample.
+    # Advantages of a group sum to 0, and so would these four gradients without a fifth, different sample.
     samples = [make_sample([1, 2, 3], range(20, 60), index=i) for i in range(4)]
     metrics = check_equal([*samples, make_sample([1, 2, 3], [9], index=4)])
     assert metrics.num_rows == 42

@@ -1,7 +1,7 @@
-"""An engine with weights of its own generates with the trainer's: tensor by tensor, and after its memory was away.
+"""An engine with its own copy of the weights generates with the trainer's, also after its memory was released.
 
-A tensor that is not sent shows twice: in the digest, by name, and in the log-probs that engine and trainer give the same
-tokens. Whichever tensor it is: embedding, tied and untied head, norms, projections, biases.
+A tensor that is not sent shows twice: by name in the digest, and in the log-probs of engine and trainer. Covers every
+kind of tensor: embedding, tied and untied head, norms, projections, biases.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Two engines and a trainer at the same time in one process: each computes the bits that it computes alone."""
+"""Two engines and a trainer at the same time in one process: each computes the same bits as alone."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +19,7 @@ def engine_of(seed: int):
 
 
 def rollouts(engine):
-    """Enough rounds that every shape of a decode step is recorded while others compute."""
+    """Enough rounds that every shape of a decode step is captured while others compute."""
     return [reported(generated(engine, requests(1.0))) for _ in range(ROUNDS)]
 
 

@@ -1,4 +1,4 @@
-"""A family that is registered and nothing else goes the whole way: recipe, engine, trainer, export, load; without a gap."""
+"""A family that is only registered works everywhere: recipe, engine, trainer, export, load; with a gap of zero."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One gradient, whatever the layout: micro-batch size, packing, order, accumulation, prompt sharing, recompute.
+"""One gradient in every layout: micro-batch size, packing, order, accumulation, prompt sharing, recompute.
 
 The reference knows no layout: each sample alone through the model, a full log_softmax, the loss term by term.
 """
@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.loss_cases import CASES, samples_for, trainer_of
-from helpers.packed_rows import PackedRows
+from helpers.loss_cases import CASES, check_gradient, samples_for, trainer_of
+from helpers.packed_rows import log_probs_alone
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
-from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
+from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT
 from helpers.train_batches import make_groups, rewarded, standard_scores, train_on
 
-from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig
+from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
@@ -36,7 +36,7 @@ LAYOUTS = {
     "one micro-batch, not shared": {"micro_batch_tokens": 10_000, "share_prompts": False},
     "recompute": {"micro_batch_tokens": 100, "recompute": True},
 }
-# One group without signal: it adds no gradient, and counts in every denominator.
+# One group has no signal: it adds no gradient, but counts in every denominator.
 SAMPLES = [s.scored(1.0) if s.group_id == "g1" else s for s in rewarded(make_groups(3, 3, seed=3))]
 ADVANTAGES = standard_scores(SAMPLES)
 
@@ -58,20 +58,13 @@ def gradient_of(samples=SAMPLES, *, family="qwen3", loss=None, **train):
     return {name: p.grad for name, p in model.named_parameters()}, metrics
 
 
-def log_probs_alone(model, sample) -> torch.Tensor:
-    logits_TV = PackedRows([sample.token_ids.tolist()]).logits(model)
-    log_probs_TV = (logits_TV[:-1].double() / sample.temperature).log_softmax(-1)
-    targets = torch.from_numpy(sample.token_ids[1:].astype(np.int64))
-    return log_probs_TV.gather(1, targets[:, None])[:, 0][torch.tensor(sample.loss_mask[1:])]
-
-
 def reference(samples, advantages, *, kind, family="qwen3", kl=0.0) -> tuple[dict, float]:
     """(gradient by name, loss) sample by sample."""
     model, frozen = tiny_model(family), tiny_model(family, seed=1)
     num_tokens, loss = sum(s.num_loss_tokens for s in samples), torch.zeros((), dtype=torch.float64)
     for sample, advantage in zip(samples, advantages, strict=True):
         log_probs = log_probs_alone(model, sample)
-        # At the first update the ratio is 1 and its gradient that of the log-prob.
+        # At the first update the ratio is 1, and its gradient equals the log-prob's.
         terms = -advantage * (log_probs - log_probs.detach()).exp()
         if kl:
             difference = log_probs - log_probs_alone(frozen, sample).detach()
@@ -174,14 +167,14 @@ def test_denominators_of_micro_batches_would_be_noticed(kind):
 
 
 def share_of(plan, leaves):
-    """What a process does that has these leaves: everybody else takes no part, and nothing else changes."""
+    """The plan of a process with these leaves: samples of other leaves take no part, nothing else changes."""
     tokens = plan.tokens
     update_B = np.where(np.isin(plan.leaf_B, leaves), tokens.who.update_B, -1)
     return replace(plan, tokens=replace(tokens, who=replace(tokens.who, update_B=update_B)))
 
 
 def with_local_denominators(share):
-    """The fault of a process that decides for itself what it divides by."""
+    """The fault of a process that chooses its own denominator."""
     is_mine_B = share.tokens.who.is_kept_B
     num_mine = share.tokens.num_loss_tokens_B[is_mine_B].sum()
     return replace(share, denominator_B=np.where(is_mine_B, float(num_mine), np.inf))
@@ -231,12 +224,6 @@ def test_processes_that_divide_by_their_own_tokens_would_be_noticed(name):
     with planted_fault("local denominators"):
         _, gradient = of_processes(case, plan, [[0], [1, 2]], fault=with_local_denominators)
         check_gradient(case, gradient, whole.tensors)
-
-
-def check_gradient(case, gradient, expected):
-    """To 1e-6, or where the terms of two answers to one prompt cancel, to that as one vector."""
-    tolerance = GRADIENT_NORM if isinstance(case.loss, DPOLossConfig) else GRADIENT
-    tolerance.check(gradient, expected)
 
 
 def with_faulty_packing(monkeypatch, fault):

@@ -1,4 +1,4 @@
-"""Rollouts of two turns train like any other: the trainer finds the engine's log-probs of every turn to the bit."""
+"""Rollouts of two turns train like any other: the trainer's log-probs of every turn have the engine's bits."""
 
 import numpy as np
 from helpers.engine_samples import sampled, trainer_of
@@ -15,7 +15,7 @@ from zerogap.rollout import Collector, run_async
 from zerogap.types import Sample, SamplingParams, Source
 
 ITEMS = [PromptItem(item_id=str(k), question="\x0b\x15\x1f\x29" * (3 + 3 * k)) for k in range(3)]
-"""Ids of the tiny model as characters."""
+"""Characters whose code points are ids of the tiny model."""
 
 
 def test_two_turns_train_with_a_gap_of_zero():
@@ -42,7 +42,7 @@ def test_two_turns_train_with_a_gap_of_zero():
             assert trained.grad_norm > 0
             EXACT.check(sampled(trained.old_log_probs, samples), reported)
         assert {int(v) for s in samples for v in s.weight_version} == {-1, 2}
-        # The second turn goes on from pages of the first.
+        # The second turn reuses pages of the first.
         assert engine.stats.num_cached_tokens > 0
     with planted_fault("the trainer sees another reply than the policy saw"):
         changed = [_with_other_reply(sample) for sample in samples]

@@ -1,7 +1,6 @@
 """New weights while sequences run: each token keeps the version and the log-prob of the pass that sampled it.
 
-Nothing that older weights computed is found by a prompt that comes later, and what is computed again after a retraction
-changes nothing that was reported.
+Later prompts find no pages of older weights, and recomputation after a retraction changes nothing that was reported.
 """
 
 import numpy as np
@@ -17,11 +16,11 @@ from zerogap.weights import CopiedWeights, Publisher, SharedWeights, WeightVersi
 OLD, NEW = 1, 2
 """Seeds of two versions' weights."""
 NUM_OLD = 8
-"""Tokens that the old weights draw."""
+"""Number of tokens that the old weights draw."""
 
 
 def weights_of(version_seed: int):
-    """A model of its own with these weights."""
+    """A new model with the weights of this seed."""
     return tiny_model(seed=version_seed)
 
 
@@ -42,7 +41,7 @@ class Changing:
         self.publisher.publish(1)
 
     def generate(self, requests, *, pause: str | None, after: int = NUM_OLD):
-        """All requests; new weights come once so many tokens a sequence were drawn."""
+        """Run all requests; publish new weights once ``after`` tokens per sequence are drawn."""
 
         def change(progress):
             if progress.num_tokens >= after * progress.num_sequences and 1 not in self.versions:

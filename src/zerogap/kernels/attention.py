@@ -1,10 +1,9 @@
-"""Attention over pages: engine decode, chunked prefill and training are this one function.
+"""Attention over pages: one function for engine decode, chunked prefill and training.
 
-Keys live in pages of 16 slots: ``k[P, K, H, S]`` (transposed, so that 16 keys are one vector of the
-score kernel) and ``v[P, K, S, H]``. A row sees keys ``[0, position]`` of its sequence and walks them in
-absolute order with one accumulation, whatever is computed beside it. For training, packed rows are
-first written to such pages; full pages of a prefix that several samples share are written once. In C++,
-rows that share leading pages are computed as one block, so that a page is loaded once for all of them.
+Keys live in pages of 16 slots: ``k[P, K, H, S]`` (transposed, so that 16 keys are one vector of the score kernel) and
+``v[P, K, S, H]``. A row reads keys ``[0, position]`` of its sequence in absolute order into one accumulator, whatever
+is computed beside it. Training first writes its packed rows to such pages; full pages of a prefix that several samples
+share are written once. In C++, rows that share leading pages form one block, which loads each page once.
 
 Source of the layout idea: paged attention (Kwon et al., 2023).
 """
@@ -29,12 +28,12 @@ def write_kv(
     """Store keys and values on pages.
 
     Args:
-        k_TKH: float32 [T, K, H]; v_TKH alike.
-        v_TKH: see k_TKH.
-        slots_W: int64 [W] where to: page * 16 + offset; -1 is skipped.
-        k_PKHS: written in place; v_PKSH alike.
-        v_PKSH: see k_PKHS.
-        rows_W: int64 [W] the row that goes there, which may go to several; None takes row i for slot i.
+        k_TKH: float32 [T, K, H].
+        v_TKH: float32 [T, K, H].
+        slots_W: int64 [W], the target slots: page * 16 + offset; -1 is skipped.
+        k_PKHS: pages of keys, written in place.
+        v_PKSH: pages of values, written in place.
+        rows_W: int64 [W], the row that each slot gets; one row may fill several slots. None: slot i gets row i.
     """
     backend = backend_of(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
     backend.write_kv(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
@@ -73,11 +72,11 @@ def packed_attention(
 ) -> Tensor:
     """Attention of packed training rows, differentiable; the same bits as ``paged_attention`` on the same keys.
 
-    Keeps its arguments, its result, and a number a row and head.
+    Keeps its arguments, its result and one number per row and head for the backward.
     """
     num_rows = len(layout.plan.row_position_T)
     if not len(q_TNH) == len(k_TKH) == len(v_TKH) == num_rows:
-        msg = f"packed attention was given {len(q_TNH)} queries, {len(k_TKH)} keys and {len(v_TKH)} values for a layout of {num_rows} rows; pass one of each a row"
+        msg = f"packed attention was given {len(q_TNH)} queries, {len(k_TKH)} keys and {len(v_TKH)} values for a layout of {num_rows} rows; pass one query, key and value per row"
         raise KernelError(msg)
     plan = layout.plan
     backend = backend_of(

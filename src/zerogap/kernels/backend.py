@@ -1,22 +1,23 @@
-"""What a backend of kernels must do: the contract of every operation, forward and backward.
+"""The contract of a kernel backend: every operation, forward and backward.
 
-The public functions of this room (``linear``, ``rms_norm``, ``log_probs`` ...) check their arguments, know autograd and
-say what is kept for the backward pass. They compute nothing: they ask ``backend_of`` for the backend of their tensors and
-call the operations below. A new backend is a class with these methods and a line in ``choice.py``; the test suite of the
-functions runs on it by being given its name.
+The public functions of this room (``linear``, ``rms_norm``, ``log_probs`` ...) check their arguments, handle autograd
+and document what is kept for the backward pass. They compute nothing themselves: ``backend_of`` finds the backend of
+their tensors, and they call the operations below. To add a backend, write a class with these methods and add a line to
+``choice.py``; the functions' test suite then runs on it when given its name.
 
 For every operation:
 
-- All tensors are on one device and contiguous, of one floating dtype unless another is named; ids and indices are int64.
-- A row of a result depends on the same row of the arguments alone: its bits are the same beside any other rows, at any
-  place. How a backend adds up is its own affair as long as the order is a function of the row (``docs/numerics.md``).
+- All tensors are contiguous, on one device, of one floating dtype unless another is named; ids and indices are int64.
+- Batch-invariant: a row of a result depends only on the same row of the arguments. Its bits are the same beside any
+  other rows, at any place. A backend may add in any order that is a function of the row (``docs/numerics.md``).
 - Nothing waits for the device: no operation reads a value of a tensor to decide what to do.
-- Gradients to a row belong to that row; gradients to a weight are a sum over rows, whose order may depend on their number.
-- With ``Compute.rounds_bf16`` what is returned is rounded to bf16 values in the same dtype, once, after the last addition.
+- The gradient of a row depends on that row alone. The gradient of a weight is a sum over rows, and its order may
+  depend on their number.
+- With ``Compute.rounds_bf16`` the result is rounded to bf16 values in the same dtype, once, after the last addition.
 
-Letters: M or T rows, I in and O out of a product, D model dim, F feed-forward dim, E width of q, k and v together, N query
-heads, K key/value heads, H head dim, h = H / 2, P pages, S slots a page (16), W writes, R rows of the head, V vocabulary,
-C columns of a chunk of it.
+Letters: M or T rows, I inputs and O outputs of a GEMM, D model dim, F feed-forward dim, E width of q, k and v together,
+N query heads, K key/value heads, H head dim, h = H / 2, P pages, S slots per page (16), W writes, R rows of the head,
+V vocabulary, C columns of a vocabulary chunk.
 """
 
 from dataclasses import dataclass
@@ -25,32 +26,57 @@ from typing import Literal, Protocol, runtime_checkable
 from torch import Tensor
 
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
-from zerogap.kernels.sampling_rows import SamplingRows
 
 Gemm = Literal["exact", "blas"]
-"""exact: a row's bits do not depend on the rows beside it (our own products, or a BLAS as the probe settled it);
-blas: the library's product of all rows at once, forward and backward, whose bits depend on their number."""
+"""exact: batch-invariant GEMMs, either our own kernels or a BLAS with the row tiling that the start-up probe chose;
+blas: one library GEMM over all rows, forward and backward; a row's bits depend on the number of rows."""
 
 
 @dataclass(frozen=True)
 class Compute:
-    """How a pass computes. An argument of the forward; its backward does the same.
+    """How a pass computes. The forward takes it as an argument, and its backward computes the same way.
 
-    An engine and a trainer that share one model may have two of them, which is what ``numerics = "fast"`` allows.
+    Engine and trainer may use different ones on one shared model: ``numerics = "fast"`` allows it.
     """
 
     gemm: Gemm = "exact"
     """Which GEMMs run."""
     rounds_bf16: bool = False
-    """Round what passes between operations to bf16 values, in fp32 tensors: the model's precision where a processor has
-    no fast bf16 products. Tensors whose dtype is bf16 need no rounding."""
+    """Round what passes between operations to bf16 values, in fp32 tensors: bf16 precision on a processor without fast
+    bf16 GEMMs. Tensors whose dtype is bf16 need no rounding."""
     adds_to_grad: bool = False
-    """The backward adds gradients of matrices to a ``.grad`` that is there, in place (``gradients.gradient_target``). For
-    ``backward()`` only: ``torch.autograd.grad`` would get what ``.grad`` held as well."""
+    """The backward adds gradients of matrices in place to an existing ``.grad`` (``gradients.gradient_target``). For
+    ``backward()`` only: ``torch.autograd.grad`` would also return what ``.grad`` held before."""
 
 
 PLAIN = Compute()
-"""Exact products, the tensors' own precision, gradients as autograd makes them."""
+"""Batch-invariant GEMMs, the tensors' own precision, gradients as autograd returns them."""
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """How each of R rows draws its token. Edits are a CSR list of (id, scale, add) per row."""
+
+    temperature_R: Tensor
+    """float32 [R], positive; 1 for greedy rows."""
+    greedy_R: Tensor
+    """bool [R]: take the largest logit (lowest id on ties)."""
+    top_k_R: Tensor
+    """int32 [R]; -1 keeps all."""
+    top_p_R: Tensor
+    """float32 [R]; 1 keeps all."""
+    min_p_R: Tensor
+    """float32 [R]; 0 keeps all."""
+    uniform_R: Tensor
+    """float64 [R] in [0, 1): the noise."""
+    edit_offsets: Tensor
+    """int64 [R + 1]: row r's edits are [offsets[r], offsets[r + 1])."""
+    edit_ids: Tensor
+    """int32 [E], 0 or more: each id at most once per row; ids at or past ``vocab_limit`` have no effect."""
+    edit_scale: Tensor
+    """float32 [E]: logit / scale if positive, else logit * scale (repetition penalty); 1 changes nothing."""
+    edit_add: Tensor
+    """float32 [E]: added after scaling; -inf bans the id."""
 
 
 @runtime_checkable
@@ -59,11 +85,11 @@ class Backend(Protocol):
 
     name: str
     tile: int | None
-    """Rows of every call of a library that does not keep a row's bits over row counts; None: it does, or none is called.
-    Set by the start-up probe."""
+    """Rows per call of a BLAS whose bits depend on the number of rows; None: no tiling is needed. The start-up probe
+    sets it."""
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether this backend computes on tensors like this one; the torch backend does otherwise."""
+        """Whether this backend computes on tensors like this one; otherwise the torch backend does."""
         ...
 
     # ------------------------------------------------------------ GEMMs
@@ -74,14 +100,14 @@ class Backend(Protocol):
     ) -> Tensor:  # fmt: skip
         """``residual + (x @ weight.T + bias)``, into ``out_MO`` if given, whose dtype may be wider.
 
-        Bias and residual are added to the finished product, one rounding each.
+        Bias and residual are added to the finished GEMM, one rounding each.
         """
         ...
 
     def norm_product(
         self, x_TD: Tensor, norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor | None, eps: float, *, compute: Compute
     ) -> Tensor:  # fmt: skip
-        """``product(rms_norm(x))`` with the bits of one after the other; nothing is kept."""
+        """``product(rms_norm(x))``, same bits as the two calls in turn; keeps nothing."""
         ...
 
     def swiglu_product(
@@ -92,7 +118,7 @@ class Backend(Protocol):
         *,
         compute: Compute,
     ) -> Tensor:
-        """``product(swiglu(gate_up))`` with the bits of one after the other; nothing is kept."""
+        """``product(swiglu(gate_up))``, same bits as the two calls in turn; keeps nothing."""
         ...
 
     def input_gradient(
@@ -118,19 +144,19 @@ class Backend(Protocol):
         ...
 
     def round_bf16(self, x: Tensor, out: Tensor) -> None:
-        """Each element to the nearest bf16, ties to even, into ``out``, which may be ``x``. NaN and infinity stay."""
+        """Round to the nearest bf16, ties to even, into ``out``, which may be ``x``. Keeps NaN and infinity."""
         ...
 
     def rms_norm(
         self, x_TD: Tensor, weight_D: Tensor, eps: float, *, rounds_bf16: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """``x / sqrt(mean(x^2) + eps) * weight``, and 1 / sqrt(...) as [T], which the backward takes."""
+        """``x / sqrt(mean(x^2) + eps) * weight``, and 1 / sqrt(...) as [T] for the backward."""
         ...
 
     def rms_norm_backward(
-        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Gradients of x, and of the weight, which is summed in float64."""
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor, *, needs_weight: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of x and, if needed, of the weight, summed in float64."""
         ...
 
     def swiglu(self, gate_up_TF2: Tensor, *, rounds_bf16: bool = False) -> Tensor:
@@ -149,14 +175,14 @@ class Backend(Protocol):
         self, qkv_TE: Tensor, cos_Th: Tensor, sin_Th: Tensor, q_norm_H: Tensor | None, k_norm_H: Tensor | None,
         num_heads: int, num_kv_heads: int, eps: float, *, rounds_bf16: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Q [T, N, H], k [T, K, H] and v [T, K, H] of ``[q | k | v]``; q and k normalised if asked, then rotated."""
+        """Split ``[q | k | v]`` into [T, N, H] and twice [T, K, H]; normalise q and k if norms are given; rotate."""
         ...
 
     def qkv_rope_backward(
         self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
-        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float, *, needs_norms: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-        """Gradients of ``[q | k | v]`` and of the two norms, which are summed in float64. ``qkv_TE`` only with norms."""
+        """Gradients of ``[q | k | v]`` and, if needed, of the norms, summed in float64. Only norms need ``qkv_TE``."""
         ...
 
     # ------------------------------------------------------------ attention
@@ -164,19 +190,19 @@ class Backend(Protocol):
     def write_kv(
         self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
     ) -> None:  # fmt: skip
-        """Row ``rows_W[w]`` (or w) of k and v to slot ``slots_W[w]`` of the pages; -1 is skipped."""
+        """Write row ``rows_W[w]`` (or w) of k and v to slot ``slots_W[w]`` of the pages; -1 is skipped."""
         ...
 
     def paged_attention(
         self, q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, scale: float
     ) -> Tensor:
-        """Each row over its own pages, keys in absolute order, one accumulation a row; a row at -1 gives 0."""
+        """Attention of each row over its own pages: keys in absolute order, one accumulator; a row at -1 gives 0."""
         ...
 
     def packed_attention(
         self, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout, scale: float
     ) -> tuple[Tensor, Tensor | None]:
-        """``paged_attention`` over pages filled from the rows, with its bits; and what the backward keeps beside it."""
+        """``paged_attention`` over pages filled from the rows, same bits; and what it keeps for the backward."""
         ...
 
     def packed_attention_backward(
@@ -191,16 +217,13 @@ class Backend(Protocol):
     def logits(
         self, hidden_RD: Tensor, weight_VD: Tensor, out: Tensor, *, compute: Compute
     ) -> None:
-        """All logits into chunks [chunks, R, VOCAB_CHUNK], float32; the last one is packed to its own width."""
+        """Write all logits as float32 chunks [chunks, R, VOCAB_CHUNK]; the last chunk is packed to its own width."""
         ...
 
     def add_chunk(
-        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
-    ) -> None:  # fmt: skip
-        """One chunk of logits / T into the running (peak, mass, moment, target logit), in place.
-
-        A target outside the chunk leaves the target logit as it is.
-        """
+        self, logits_RC: Tensor, temperature_R: Tensor, stats: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
+        """Add one chunk of logits / T to the running (peak, mass, moment), in place."""
         ...
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
@@ -208,24 +231,18 @@ class Backend(Protocol):
         ...
 
     def logits_gradient_(
-        self,
-        logits_RC: Tensor,
-        temperature_R: Tensor,
-        lse_R: Tensor,
-        local_target_R: Tensor,
-        grad_R: Tensor,
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
     ) -> None:
-        """A chunk of logits to d(sum grad * log_prob)/d(logits), in place."""
+        """Turn a chunk of logits into d(-sum grad * log_sum_exp)/d(logits), in place."""
         ...
 
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(token, log-prob, log mass of what could be drawn) of each draw from ``logits``; see ``sampling.sample_tokens``.
+        """(token, log-prob, log mass of the set to draw from) of each draw; see ``sampling.sample_tokens``.
 
-        A log-prob has the bits that ``add_chunk`` and ``log_sum_exp`` give to the token: its logit / T less the latter.
-
-        Draw r reads row ``which_R[r]``; one with edits reads a row that no other draw reads.
+        A log-prob is the token's logit / T minus the log-sum-exp, with the bits of ``add_chunk`` and ``log_sum_exp``.
+        Draw r reads row ``which_R[r]``; no other draw may read the row of a draw with edits.
         A row without a distribution (NaN, infinity, every id banned) gets token -1 and NaN.
         """
         ...

@@ -1,9 +1,9 @@
 """Compiles the C++ kernels once for this machine, at first use, and loads them through a plain C interface.
 
-No wheel is tied to a torch version or a processor: the sources travel with the package, the compiled
-library lies in the user's cache under a name made of sources, compiler and flags. Without a compiler the
-torch reference runs, and ``kernel_report()`` says so. The kernels have threads of their own (``cpp/pool.h``) and ask the
-OpenMP runtime that torch has loaded how many: ``torch.set_num_threads`` holds for both.
+No wheel is tied to a torch version or a processor: the package ships the sources, and the compiled library goes to the
+user's cache under a name made of sources, compiler, flags and processor. Without a compiler the torch reference runs,
+and ``kernel_report()`` says so. The kernels have their own threads (``cpp/pool.h``), as many as the OpenMP runtime that
+torch has loaded allows: ``torch.set_num_threads`` holds for both.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _FLAGS = (
     "-shared",
     "-fopenmp",
     "-fno-math-errno",
-    # A multiply-add is fused where the source says so and nowhere else: the bits must not depend on the compiler's mood.
+    # A multiply-add is fused only where the source says so: the bits must not depend on the compiler.
     "-ffp-contract=off",
 )
 
@@ -44,8 +44,8 @@ def load_library() -> ctypes.CDLL:
     """The compiled kernels, built now if this machine has none yet.
 
     Raises:
-        KernelError: no compiler, or it failed (the message ends with what it said), or the library cannot be stored
-            or loaded.
+        KernelError: there is no compiler, or it failed (the message ends with its output), or the library cannot be
+            stored or loaded.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -59,7 +59,7 @@ def load_library() -> ctypes.CDLL:
             _compile_once(compiler, target)
         return ctypes.CDLL(str(target))
     except OSError as error:
-        msg = f"the compiled kernels {target} cannot be stored or loaded: {error}; set ZEROGAP_CACHE to a folder that can be written and holds executable files"
+        msg = f"the compiled kernels {target} cannot be stored or loaded: {error}; set ZEROGAP_CACHE to a writable folder whose file system allows executable files"
         raise KernelError(msg) from error
 
 
@@ -67,7 +67,7 @@ def _library_path(compiler: str) -> Path:
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, text=True, check=False
     ).stdout
-    # -march=native compiles for this processor: a cache on a shared disk must not serve another one.
+    # -march=native compiles for this processor: a cache on a shared disk must not serve a different one.
     digest = hashlib.sha256(f"{version}{_FLAGS}{_processor()}".encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
@@ -86,7 +86,7 @@ def _processor() -> str:
 
 
 def _compile_once(compiler: str, target: Path) -> None:
-    """Compile, unless another process has done so while this one waited for it."""
+    """Compile, unless another process has done so while this one waited for the lock."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.parent.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -95,7 +95,7 @@ def _compile_once(compiler: str, target: Path) -> None:
 
 
 def _compile(compiler: str, target: Path) -> None:
-    # Beside the target and renamed: a process that is killed here leaves no half a library under that name.
+    # Written beside the target and renamed: a process killed here leaves no partial library under the target name.
     handle, scratch = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)
     command = [compiler, *_FLAGS, *(str(p) for p in sorted(_SOURCES.glob("*.cpp"))), "-o", scratch]

@@ -12,17 +12,17 @@ BACKENDS: dict[str, Backend] = {"cpu": native, "torch": TorchBackend()}
 """Every backend by its name."""
 
 OF_DEVICE: dict[str, str] = {"cpu": "cpu"}
-"""The backend that is asked first on a kind of device; "torch" takes the rest."""
+"""The preferred backend of each device type; "torch" takes the rest."""
 
 
 def backend_of(tensor: Tensor, *others: Tensor | None) -> Backend:
     """The backend for a call on these tensors.
 
     Raises:
-        KernelError: they are not all on one device. torch itself lets a CPU tensor without dimensions pass, and CPU indices.
+        KernelError: they are not all on one device (torch itself accepts CPU scalars and CPU indices).
     """
     if tensor.is_cpu:
-        # Asked of a flag: a device is an object that is made for the question, and most calls are on a CPU.
+        # is_cpu is a flag. Comparing devices would allocate an object each time, and most calls are on a CPU.
         for other in others:
             if other is not None and not other.is_cpu:
                 raise KernelError(_mixed(tensor, others))
@@ -38,11 +38,11 @@ def backend_of(tensor: Tensor, *others: Tensor | None) -> Backend:
 
 
 def gemm_choice(compute: Compute) -> tuple[object, ...]:
-    """What decides which kernels multiply on this CPU; equal while the choice is the same."""
+    """A key for the GEMM kernels that run on this CPU: equal as long as the same kernels run."""
     backend = backend_of(torch.empty(0))
     return (backend.name, id(native.library), backend.tile, compute)
 
 
 def _mixed(tensor: Tensor, others: tuple[Tensor | None, ...]) -> str:
     where = ", ".join(f"{tuple(t.shape)} on {t.device}" for t in (tensor, *others) if t is not None)
-    return f"a kernel was given tensors of several devices: {where}; build every tensor on the model's device"
+    return f"a kernel was given tensors of several devices: {where}; create every tensor on the model's device"

@@ -1,7 +1,7 @@
-"""Where numbers go from the host to the model's device and back: nowhere else.
+"""The only two functions that move numbers between the host and the model's device.
 
-Plans, samples and statistics are numpy on the host; tensors are on the model's device. On a CPU both are the same memory,
-and nothing is copied. ``to_host`` waits until the device has computed.
+Plans, samples and statistics are numpy arrays on the host; tensors are on the model's device. On a CPU both are the
+same memory, and nothing is copied. ``to_host`` waits until the device has computed.
 """
 
 import numpy as np

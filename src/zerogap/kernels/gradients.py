@@ -1,11 +1,11 @@
-"""Gradients of matrices, where wanted straight into their ``.grad``; and the embedding.
+"""Gradients of matrices, added straight to their ``.grad`` if asked; and the embedding.
 
-Autograd makes a fresh tensor for every weight's gradient and adds it to ``.grad`` afterwards: for each
-micro-batch as much memory traffic as two copies of the model, and for a tied embedding two temporaries of
-its whole size at once. With ``Compute.adds_to_grad`` the backward takes the buffer out of ``.grad``, the product adds to
-it, and autograd is given it back as the gradient: it puts the very memory into ``.grad`` again, and then calls the hooks that
-wait for a gradient. The sums are the same bits, but for what autograd would add to each other first: the
-two gradients of a matrix that a pass uses twice (a tied embedding), and those of an id that occurs twice.
+Autograd allocates a tensor for every weight's gradient and then adds it to ``.grad``. Per micro-batch that is the
+memory traffic of two copies of the model, and a tied embedding needs two temporaries of its whole size at once. With
+``Compute.adds_to_grad`` the backward takes the buffer out of ``.grad``, the GEMM adds to it, and the backward returns
+it as the gradient: autograd puts the same memory back into ``.grad`` and calls the hooks that wait for a gradient. The
+bits are the same, except for gradients that autograd would first add to each other: the two of a matrix that a pass
+uses twice (a tied embedding), and those of an id that occurs twice.
 """
 
 import functools
@@ -21,19 +21,19 @@ from zerogap.kernels.backend import PLAIN, Backend, Compute
 from zerogap.kernels.choice import backend_of
 
 _IN_FLIGHT = "_zerogap_gradient_in_flight"
-"""Attribute of a weight whose buffer is on its way back to ``.grad``: a weak reference to it."""
+"""Attribute of a weight whose buffer is on its way back to ``.grad``: a weak reference to the buffer."""
 
 
 def gradient_target(weight: Tensor, compute: Compute) -> tuple[Tensor, Tensor | None]:
-    """What a backward adds the weight's gradient to, and what it then returns to autograd.
+    """The tensor to add the weight's gradient to, and the tensor to return to autograd.
 
-    With ``compute.adds_to_grad`` that is the buffer of ``weight.grad``, both times; if another use of the weight in this pass
-    has returned it already, the buffer and None. Otherwise zeros, which are returned.
+    With ``compute.adds_to_grad`` both are the buffer of ``weight.grad``; if another use of the weight in this pass has
+    returned it already, the second is None. Otherwise both are one new tensor of zeros.
     """
     if compute.adds_to_grad and weight.is_leaf:
         buffer = weight.grad
         if buffer is not None:
-            # Autograd takes the memory only if nobody else holds the tensor.
+            # Autograd reuses the memory only if nothing else references the tensor.
             weight.grad = None
             setattr(weight, _IN_FLIGHT, weakref.ref(buffer))
             return buffer, buffer
@@ -45,12 +45,12 @@ def gradient_target(weight: Tensor, compute: Compute) -> tuple[Tensor, Tensor | 
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates the backward of an autograd Function whose gradients are constants to autograd: kernels make them."""
+    """Decorates a backward that computes with kernels, which autograd cannot differentiate: refuses double backward."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:  # noqa: ANN401
         if torch.is_grad_enabled():
-            msg = "double backward (create_graph=True) is unsupported: the kernels have first derivatives only, and the result would be silently wrong; compute second derivatives with another implementation of the model"
+            msg = "double backward (create_graph=True) is unsupported: the kernels have first derivatives only, so the result would be silently wrong; compute second derivatives with another implementation of the model"
             raise KernelError(msg)
         return backward(ctx, *grads)
 
@@ -60,7 +60,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 def weight_gradient(
     backend: Backend, compute: Compute, weight_OI: Tensor, grad_TO: Tensor, x_TI: Tensor
 ) -> Tensor | None:
-    """``grad.T @ x``: [T, O], [T, I] -> [O, I], as ``gradient_target`` returns it."""
+    """``grad.T @ x``: [T, O], [T, I] -> [O, I], added to the ``gradient_target``; returns what autograd gets."""
     into_OI, returned_OI = gradient_target(weight_OI, compute)
     backend.add_weight_gradient_(into_OI, grad_TO, x_TI, compute=compute)
     return returned_OI
@@ -84,7 +84,7 @@ class _Embedding(torch.autograd.Function):
 
 
 def embedding(token_ids_T: Tensor, weight_VD: Tensor, *, compute: Compute = PLAIN) -> Tensor:
-    """Rows of ``weight_VD``: int64 [T] in [0, V) -> [T, D]. Keeps the ids.
+    """Rows of ``weight_VD``: int64 [T] in [0, V) -> [T, D]. Keeps the ids for the backward.
 
     Raises:
         KernelError: an id outside the vocabulary (IndexError from torch without the C++ kernels).

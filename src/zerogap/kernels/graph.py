@@ -1,14 +1,13 @@
-"""A forward pass recorded as a list of kernel calls, to be made again without the Python between them.
+"""Graph capture: a forward pass as a list of kernel calls, run again without the Python between them.
 
-Between two kernels of a decode step, Python checks shapes, allocates outputs and walks through modules. That is a
-tenth of the step: its own code and data have fallen out of the processor's caches meanwhile. A ``CapturedGraph`` is what
-the kernels were called with, once; ``run`` makes the same calls on the same memory, with the pointers of new inputs.
-CUDA graphs are the same idea.
+Between two kernels of a decode step, Python checks shapes, allocates outputs and walks through modules. That is a tenth
+of the step, because Python's code and data drop out of the processor's caches in the meantime. A ``CapturedGraph``
+holds the arguments of one pass's kernel calls; ``run`` makes the same calls on the same memory, with the pointers of
+new inputs. CUDA graphs are the same idea.
 
-Nothing is assumed about the model: it runs as it is written, under a dispatch mode that gives every new
-tensor its place in an arena, lets views pass and stops the recording at anything else that torch would compute.
-Then there is no program, and the reason. A tensor's place is free again when Python has forgotten the tensor, so memory is
-shared among calls as far as it was in the recorded pass, and never further.
+Capture assumes nothing about the model. The model runs as written, under a dispatch mode that places every new tensor
+in an arena, lets views pass and raises ``NotCapturable`` at anything else that torch would compute. The arena reuses a
+tensor's memory once Python has freed the tensor, so the calls share memory exactly as the captured pass did.
 """
 
 import itertools
@@ -36,13 +35,13 @@ _VIEWS = {
 
 
 class NotCapturable(ZerogapError):
-    """The pass does something that a program cannot repeat; the message says what."""
+    """The pass does something that a captured graph cannot repeat; the message says what."""
 
 
 class Arena:
-    """Memory for the tensors of programs that never run at the same time.
+    """Memory for the tensors of captured graphs that never run at the same time.
 
-    Its pages cost nothing until a program touches them.
+    Its pages take no memory until a graph touches them.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -52,29 +51,29 @@ class Arena:
 
 
 class _Space:
-    """The places of one recording's tensors in an arena; every recording starts with all of it."""
+    """Allocates one capture's tensors in an arena; every capture starts with the whole arena."""
 
     def __init__(self, arena: Arena) -> None:
         self._memory = arena.memory
         self._free = [(0, len(self._memory))]
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor whose place is free again when it and its views are gone.
+        """A tensor whose memory is free again when it and its views are gone.
 
         Raises:
-            NotRecordable: no room.
+            NotCapturable: the arena has no room.
         """
         size = max(1, math.prod(shape) * dtype.itemsize)
         size += -size % _ALIGNMENT
         for i, (begin, end) in enumerate(self._free):
             if end - begin >= size:
                 self._free[i] = (begin + size, end)
-                # torch keeps this array alive as long as the storage that it makes of it: its end is the tensor's.
+                # torch keeps this array alive as long as the tensor's storage: it ends with the tensor.
                 place = self._memory[begin : begin + size]
                 weakref.finalize(place, self._give_back, begin, begin + size)
                 flat = torch.from_numpy(place).view(dtype)[: math.prod(shape)]
                 return flat.view(tuple(shape))
-        msg = f"an arena of {len(self._memory)} bytes is too small for this pass"
+        msg = f"the arena of {len(self._memory)} bytes is too small for the tensors of this pass"
         raise NotCapturable(msg)
 
     def _give_back(self, begin: int, end: int) -> None:
@@ -88,19 +87,18 @@ class _Space:
 
 
 _WEIGHT_AT = {"zg_gemm_nt": (1, 6, 7), "zg_norm_gemm_nt": (2, 6, 7), "zg_swiglu_gemm_nt": (1, 5, 6)}
-"""Where a product's arguments have its weight, N and K; its last three are those of the product after it."""
+"""Positions of a GEMM's weight, N and K in its arguments; its last three arguments are those of the next GEMM."""
 
 
 def _link_gemms(calls: Sequence[KernelCall]) -> None:
-    """Tell each product which weight comes next, so that memory does not stand still between two of them."""
-    gemm = [call for call in calls if call.function.__name__ in _WEIGHT_AT]
-    for product, after in itertools.pairwise(gemm):
-        weight = [after.arguments[i] for i in _WEIGHT_AT[after.function.__name__]]
-        product.arguments[-3:] = weight
+    """Tell each GEMM which weight comes next, so that it can prefetch that weight."""
+    gemms = [call for call in calls if call.function.__name__ in _WEIGHT_AT]
+    for call, after in itertools.pairwise(gemms):
+        call.arguments[-3:] = [after.arguments[i] for i in _WEIGHT_AT[after.function.__name__]]
 
 
 class CapturedGraph:
-    """Kernel calls in order, and where the inputs' pointers stand in them."""
+    """Kernel calls in order, and the positions of the inputs' pointers in their arguments."""
 
     def __init__(
         self,
@@ -119,10 +117,10 @@ class CapturedGraph:
             )
 
     def run(self, inputs: Sequence[Tensor]) -> Tensor:
-        """The output for inputs of the recorded shapes; overwritten by the next run of any program of the arena.
+        """The output for inputs of the captured shapes; the next run of any graph of the arena overwrites it.
 
         Raises:
-            KernelError: a kernel found fault with its input, which it did not when the pass was recorded.
+            KernelError: a kernel refuses its input, which it accepted during capture.
         """
         for tensor, places in zip(inputs, self._places, strict=True):
             pointer = tensor.data_ptr()
@@ -130,20 +128,20 @@ class CapturedGraph:
                 args[i] = pointer
         for call in self._calls:
             if call.function(*call.arguments) != call.result:
-                msg = f"{call.function.__name__} refuses an input of a recorded pass; run the pass without recording to see why"
+                msg = f"{call.function.__name__} refuses an input of a captured graph; run the pass without graph capture to see why"
                 raise KernelError(msg)
         return self._output
 
 
-class _RecordingMode(TorchDispatchMode):
+class _CaptureMode(TorchDispatchMode):
     def __init__(self, arena: Arena) -> None:
         super().__init__()
         self._space = _Space(arena)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Else torch marks the method below as one that torch.compile skips, and imports the compiler and sympy for
-        # it when it is first called: 70 MB and 1.2 s.
+        # If true, torch marks the method below for torch.compile to skip, which imports the compiler and sympy at its
+        # first call: 70 MB and 1.2 s.
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
@@ -170,42 +168,42 @@ class _RecordingMode(TorchDispatchMode):
 
 
 def _refuse(func: object) -> Never:
-    msg = f"the model's forward computes {func} with torch, between the kernels"
+    msg = f"the model's forward computes {func} with torch, between the kernels; graph capture repeats kernel calls only"
     raise NotCapturable(msg)
 
 
 def _refuse_parts(tensor: Tensor, calls: Sequence[KernelCall], output: Tensor) -> None:
-    # A run puts another input's pointer where the recorded one was. One into its middle would stay what it was.
+    # A run replaces pointers to the start of an input. A pointer into its middle would keep the captured address.
     first = tensor.data_ptr()
     last = first + tensor.nbytes - 1
     arguments = [a for call in calls for a in call.arguments if isinstance(a, int)]
     if any(first < a <= last for a in arguments) or first <= output.data_ptr() <= last:
-        msg = f"the model's forward uses a part of an input of shape {tuple(tensor.shape)}, or returns the input"
+        msg = f"the model's forward uses a part of an input of shape {tuple(tensor.shape)}, or returns the input; a captured graph can replace whole inputs only"
         raise NotCapturable(msg)
 
 
 def capture(
     forward: Callable[[], Tensor], inputs: Sequence[Tensor], arena: Arena
 ) -> tuple[Tensor, CapturedGraph]:
-    """Run ``forward`` once and record its kernel calls.
+    """Run ``forward`` once and capture its kernel calls.
 
     Args:
-        forward: the pass; takes nothing, reads ``inputs`` and tensors that stay where they are (weights, KV cache).
-        inputs: contiguous tensors that differ from run to run; shapes of those that a kernel is told stay the same.
-        arena: every tensor that the pass makes lives there.
+        forward: the pass; takes no arguments, reads ``inputs`` and tensors with fixed addresses (weights, KV cache).
+        inputs: contiguous tensors that differ from run to run; each keeps its shape where a kernel is told the shape.
+        arena: holds every tensor that the pass creates.
 
     Returns:
-        the output of this run, and the program.
+        the output of this run, and the captured graph.
 
     Raises:
-        NotRecordable: the pass computes something with torch, or with kernels that are not C++, or a kernel reads a part of
-            an input; what it did is undone by running it again without recording.
+        NotCapturable: the pass computes something with torch or with kernels that are not C++, or a kernel reads a part
+            of an input. The pass may have run in part: run it again without capture.
     """
     calls: list[KernelCall] = []
-    with torch.no_grad(), native.recording(calls), _RecordingMode(arena):
+    with torch.no_grad(), native.capturing(calls), _CaptureMode(arena):
         output = forward()
     if not calls:
-        msg = "the C++ kernels are not in use"
+        msg = "the pass calls no C++ kernel: the C++ kernels are not in use"
         raise NotCapturable(msg)
     for tensor in inputs:
         _refuse_parts(tensor, calls, output)

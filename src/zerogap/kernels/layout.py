@@ -1,4 +1,4 @@
-"""Who sees what: the plan of a forward pass over pages, and packed training rows laid out as pages.
+"""Which row sees which keys: the plan of a forward pass over pages, and packed training rows laid out as pages.
 
 T packed rows, B sequences, L positions of one sequence, W filled page slots.
 """
@@ -15,27 +15,27 @@ from zerogap.kernels.constants import PAGE_SIZE
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Who sees what in one forward. Read-only; valid as long as the pages are.
+    """Which row sees which keys in one forward pass. Read-only; valid as long as the pages are.
 
-    One plan serves all layers: what depends on it alone is worked out by the first of them.
+    One plan serves all layers: the first layer computes what depends on the plan alone.
     """
 
     page_table_BP: Tensor
     """int32 [B, pages]: pages of each sequence in absolute order; entries past its length are not read."""
     row_sequence_T: Tensor
-    """int32 [T]: the sequence a query row belongs to (0 for padding rows)."""
+    """int32 [T]: the sequence that a query row belongs to (0 for padding rows)."""
     row_position_T: Tensor
     """int32 [T]: the row sees keys [0, position] of its sequence; -1 marks a padding row, whose output is 0."""
     num_keys: int | None = None
-    """The most keys that a row sees, where it is known without asking the device; None: all that the table has."""
+    """The most keys that any row sees, if known without waiting for the device; None: as many as the table holds."""
     work: dict[tuple[int, ...], Tensor] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """How the C++ kernels cut this plan into work, by number of heads, pages and threads; theirs alone."""
+    """Private to the C++ kernels: how they cut this plan into work, by number of heads, pages and threads."""
 
     @property
     def num_pages_read(self) -> int:
-        """Columns of the table that a row reads."""
+        """The most columns of the table that any row reads."""
         width = self.page_table_BP.shape[1]
         return width if self.num_keys is None else -(-self.num_keys // PAGE_SIZE)
 
@@ -47,12 +47,12 @@ class PackedLayout:
     plan: AttentionPlan
     num_pages: int
     write_row_W: Tensor
-    """int64 [W]: packed row of each page slot that is filled, ascending."""
+    """int64 [W]: the packed row of each filled page slot, ascending."""
     write_slot_W: Tensor
-    """int64 [W]: the slot; one row fills several slots where a shared prefix ends inside a page."""
+    """int64 [W]: the slot; a row fills several slots where a shared prefix ends inside a page."""
 
     def to(self, device: torch.device) -> "PackedLayout":
-        """The same on a device; itself if it is there."""
+        """The same layout on a device; itself if it is there already."""
         plan = self.plan
         if plan.page_table_BP.device == device:
             return self
@@ -68,16 +68,16 @@ class PackedLayout:
 def build_packed_layout(
     key_rows: Sequence[np.ndarray], query_start: Sequence[int], num_rows: int
 ) -> PackedLayout:
-    """Lay sequences whose rows are packed in one [T, ...] tensor over pages.
+    """Lay out sequences as pages; their rows are packed in one [T, ...] tensor.
 
     Args:
         key_rows: for each sequence, int [L]: the packed row that holds each position.
-        query_start: for each sequence, the first position whose row is its own. Earlier rows belong to
-            another sequence (a prefix computed once for all that begin with it).
-        num_rows: T. Rows that no sequence owns are padding: they see nothing and give zeros.
+        query_start: for each sequence, the first position whose row it owns. Earlier rows belong to
+            another sequence (a shared prefix, computed once).
+        num_rows: T. Rows without an owner are padding: they see no key, and their output is 0.
 
     Raises:
-        ValueError: a row out of range, owned twice, or read at another position than its owner's.
+        ValueError: a row is out of range, has two owners, or is read at another position than its owner's.
     """
     page_of: dict[tuple[int, bytes], int] = {}
     tables: list[list[int]] = []
@@ -124,10 +124,10 @@ def _claim_rows(
 ) -> None:
     own = rows[start:]
     if len(rows) and (rows.min() < 0 or rows.max() >= len(row_position)):
-        msg = f"sequence {sequence} refers to packed rows {rows.min()}..{rows.max()}, but there are {len(row_position)}"
+        msg = f"sequence {sequence} refers to packed rows {rows.min()}..{rows.max()}, but there are {len(row_position)}; pass rows in [0, num_rows)"
         raise ValueError(msg)
     if (row_position[own] >= 0).any() or len(np.unique(own)) != len(own):
-        msg = f"sequence {sequence} owns a packed row that is owned already; every row belongs to one sequence at one position"
+        msg = f"sequence {sequence} owns a packed row that is owned already; give every row one owner and one position"
         raise ValueError(msg)
     row_sequence[own] = sequence
     row_position[own] = np.arange(start, len(rows), dtype=np.int32)
@@ -144,5 +144,5 @@ def _check_positions(row_position: np.ndarray, key_rows: Sequence[np.ndarray]) -
                 if row_position[row] >= 0
                 else "owned by no sequence"
             )
-            msg = f"sequence {sequence} reads packed row {row} at position {position}, but that row is {owned}; share a prompt from position 0 on"
+            msg = f"sequence {sequence} reads packed row {row} at position {position}, but that row is {owned}; share prefixes only, from position 0 on"
             raise ValueError(msg)

@@ -1,10 +1,12 @@
-"""The backend of the CPU, in C++: pointers, shapes and checks; no mathematics.
+"""The CPU backend in C++: pointers, shapes and checks; no mathematics.
 
-``native`` is the one instance of the room. It builds the library at its first use, and keeps the reason
-if that is impossible; then it takes no tensor, and torch computes. What has no C++ here (a BLAS's products, attention of a head
-dim that 16 does not divide) is the torch backend's, whose subclass this is.
-All tensors are contiguous and on CPU, float32 unless a dtype is named; another one, another shape or a subclass of
-``Tensor`` is a ``KernelError``. Indices inside tensors (slots, pages, ids) are the caller's word.
+``native`` is the only instance. It builds the library at first use; if that fails, it keeps the reason and takes no
+tensor, so torch computes. It inherits from the torch backend what has no C++ here: GEMMs by a BLAS, and attention with
+a head dim that 16 does not divide.
+
+All tensors are contiguous and on the CPU, float32 unless a dtype is named; any
+other tensor, shape or subclass of ``Tensor`` is a ``KernelError``. Indices inside tensors (slots, pages, ids) are not
+checked.
 """
 
 import ctypes
@@ -19,20 +21,18 @@ from torch import Tensor, nn
 
 from zerogap.config.env import read_environment
 from zerogap.errors import KernelError
-from zerogap.kernels.backend import Compute
+from zerogap.kernels.backend import Compute, SamplingRows
 from zerogap.kernels.build import load_library
 from zerogap.kernels.constants import PAGE_SIZE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
-from zerogap.kernels.sampling_rows import SamplingRows
 from zerogap.kernels.torch_backend import TorchBackend
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 _SIGNATURES = {
-    "zg_has_gemm": "",
     "zg_panel_columns": "",
     "zg_gemm_nt": "pppppiiiipii",
     "zg_gemm_nn": "pppiiii",
-    "zg_gemm_tn": "ppppiiii",
+    "zg_gemm_tn": "ppppiii",
     "zg_norm_gemm_nt": "pppppiiifipii",
     "zg_head_nt": "pppiiii",
     "zg_swiglu_gemm_nt": "ppppiiiipii",
@@ -51,21 +51,21 @@ _SIGNATURES = {
     "zg_paged_attention": "ppppppiiif",
     "zg_packed_attention_backward": "pppppppppppiiiif",
     "zg_gather_slots": "pppipii",
-    "zg_add_chunk": "piipppppp",
+    "zg_add_chunk": "piipppp",
     "zg_log_sum_exp": "pppi",
-    "zg_logits_gradient": "piipppp",
+    "zg_logits_gradient": "piippp",
     "zg_sample": "ppiiippppppppppppp",
 }
-"""Arguments of every C function, a letter each: pointer, int64, float."""
+"""Arguments of every C function, one letter each: pointer, int64, float."""
 
 _NOTHING_NEXT = (None, 0, 0)
-"""No weight [N, K] is expected after this product's: the last three arguments of those that can fetch ahead."""
+"""The last three arguments of a GEMM that can prefetch: the next GEMM's weight and its [N, K]; here, none."""
 
-_RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_has_gemm", "zg_panel_columns"}
+_RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_panel_columns"}
 
 
 _WITH_MEMORY = (Tensor, nn.Parameter)
-"""Whose ``data_ptr`` is the place of their elements. A subclass (DTensor, FakeTensor) may have none, or only a part."""
+"""Types whose ``data_ptr`` is the address of all elements; a subclass (DTensor, FakeTensor) may hold none or a part."""
 
 
 def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.float32) -> int | None:
@@ -84,7 +84,7 @@ def _pointer(tensor: Tensor | None, *shape: int, dtype: torch.dtype = torch.floa
 
 def _why_refused(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str:
     if type(tensor) not in _WITH_MEMORY:
-        return f"a C++ kernel was given a {type(tensor).__name__}, whose elements are not in this process's memory as it reads them; pass a plain tensor, such as its local part"
+        return f"a C++ kernel was given a {type(tensor).__name__}, whose memory may not hold its elements; pass a plain tensor, such as its local part"
     return (
         f"a kernel was given a {tensor.dtype} tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()}, "
         f"on {tensor.device}; it reads contiguous {dtype} of shape {shape} on cpu"
@@ -94,10 +94,10 @@ def _why_refused(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> 
 def _most_work(
     num_rows: int, table_width: int, num_kv_heads: int, head_dim: int, num_threads: int
 ) -> int:
-    """int32 that no plan of these shapes exceeds (``cpp/attention_plan.h``): memory is not touched until it is used."""
-    # A row has a block of its own at worst, and a step for each 4 pages, at each branch of its table, and at its end.
+    """Upper bound of a plan's size in int32 (``cpp/attention_plan.h``). Unused memory of the bound is never touched."""
+    # At worst a row has its own block, and a step per 4 pages, per branch of its table, and at its end.
     steps = num_rows * (table_width // 4 + 3)
-    # No more than 8 blocks a thread are large enough to be split, each into parts of scores and of dims.
+    # At most 8 blocks per thread are large enough to be split, each into parts of scores and of dims.
     split = min(num_rows, 8 * num_threads) * (2 * num_threads + head_dim // PAGE_SIZE)
     return 7 + num_rows * (2 + 1 + 8) + 12 * steps + 5 * num_kv_heads * (num_rows + split)
 
@@ -105,7 +105,9 @@ def _most_work(
 def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
     functions = {}
     for name, signature in _SIGNATURES.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:  # a GEMM, on a processor that has none
+            continue
         function.argtypes = [_TYPES[letter] for letter in signature]
         function.restype = ctypes.c_int64 if name in _RETURN_INT64 else None
         functions[name] = function
@@ -114,7 +116,7 @@ def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A C function, what it was called with and what it returned."""
+    """A C function, its arguments and its result."""
 
     function: Callable[..., int | None]
     arguments: list[Any]
@@ -122,7 +124,7 @@ class KernelCall:
 
 
 class _Tape(threading.local):
-    """Where calls of this thread are recorded, if they are: another thread's belong to somebody else."""
+    """The captured calls of this thread, or None; each thread captures only its own calls."""
 
     calls: list[KernelCall] | None = None
 
@@ -136,10 +138,9 @@ class NativeKernels(TorchBackend):
         super().__init__()
         self._library: ctypes.CDLL | None = None
         self._functions: dict[str, Callable[..., int | None]] = {}
-        self._has_gemm, self._panel_columns = False, 1
         self._tape = _Tape()
         self.why_not: str | None = None
-        """Why the torch reference runs instead; None while the library is usable."""
+        """Why the torch reference runs instead; None if the library is usable."""
 
     @property
     def library(self) -> ctypes.CDLL | None:
@@ -164,11 +165,9 @@ class NativeKernels(TorchBackend):
         return self._library
 
     def use(self, library: ctypes.CDLL | None) -> None:
-        """Call this build of the sources from now on, or none. For tests; the first use loads this machine's."""
+        """Call this build of the kernels from now on, or none. The default is this machine's, loaded at first use."""
         self._library = library
         self._functions = {} if library is None else _bind(library)
-        self._has_gemm = library is not None and bool(self._functions["zg_has_gemm"]())
-        self._panel_columns = (library is not None and self._functions["zg_panel_columns"]()) or 1
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether the C++ path takes this tensor."""
@@ -180,7 +179,7 @@ class NativeKernels(TorchBackend):
         return head_dim % PAGE_SIZE == 0
 
     def _call(self, name: str, *arguments: object) -> int | None:
-        # torch tells a new thread its number of threads when it is asked first, and the kernels read what it told.
+        # In a new thread, torch sets OpenMP's number of threads at this first call; the kernels read that number.
         torch.get_num_threads()
         function = self._functions[name]
         result = function(*arguments)
@@ -189,9 +188,9 @@ class NativeKernels(TorchBackend):
         return result
 
     @contextmanager
-    def recording(self, tape: list[KernelCall]) -> Generator[None]:
-        """Within it, every call of this thread is made and appended to ``tape``."""
-        assert self._tape.calls is None, "one recording at a time"
+    def capturing(self, tape: list[KernelCall]) -> Generator[None]:
+        """Within it, this thread appends every call to ``tape`` after making it."""
+        assert self._tape.calls is None, "one graph capture at a time"
         self._tape.calls = tape
         try:
             yield
@@ -202,22 +201,22 @@ class NativeKernels(TorchBackend):
 
     @property
     def has_gemm(self) -> bool:
-        """Whether this processor has C++ GEMMs (AVX2 or AVX-512); the BLAS multiplies otherwise."""
-        return self.library is not None and self._has_gemm
+        """Whether this processor has C++ GEMMs (AVX2 or AVX-512); otherwise the BLAS multiplies."""
+        return self.library is not None and "zg_gemm_nt" in self._functions
 
     def multiplies(self, compute: Compute) -> bool:
-        """Whether a GEMM is one of ours."""
+        """Whether our own GEMMs run."""
         return compute.gemm == "exact" and self.has_gemm
 
     def is_fused(self, compute: Compute) -> bool:
-        """Whether a forward product is one of ours, and with it what stands before it."""
+        """Whether our own GEMM runs in the forward, fused with the kernel before it."""
         return self.tile is None and self.multiplies(compute)
 
     def product(
         self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,
         out_MO: Tensor | None = None, *, compute: Compute,
     ) -> Tensor:  # fmt: skip
-        """By AVX2 or AVX-512 each output adds in one order by construction; else by the BLAS."""
+        """With AVX2 or AVX-512 each output has one order of additions by construction; otherwise by the BLAS."""
         if not self.is_fused(compute):
             return super().product(x_MI, weight_OI, bias_O, residual_MO, out_MO, compute=compute)
         (num_rows, width), num_out = x_MI.shape, len(weight_OI)
@@ -279,7 +278,7 @@ class NativeKernels(TorchBackend):
     def input_gradient(
         self, grad_TO: Tensor, weight_OI: Tensor, into_TI: Tensor | None = None, *, compute: Compute
     ) -> Tensor:
-        """Outputs ascending, as in the forward."""
+        """Adds outputs in ascending order, as the forward adds inputs."""
         if not self.multiplies(compute):
             return super().input_gradient(grad_TO, weight_OI, into_TI, compute=compute)
         (num_rows, num_in), width = grad_TO.shape, weight_OI.shape[1]
@@ -299,11 +298,11 @@ class NativeKernels(TorchBackend):
             return
         (num_rows, num_out), width = grad_TO.shape, x_TI.shape[1]
         grad_TO, x_TI = grad_TO.contiguous(), x_TI.contiguous()
-        columns = self._panel_columns
+        columns = self._functions["zg_panel_columns"]() or 1
         panels = x_TI.new_empty(-(-width // columns) * columns * num_rows)
         self._call("zg_gemm_tn", _pointer(grad_TO, num_rows, num_out),
                    _pointer(x_TI, num_rows, width), _pointer(panels, len(panels)),
-                   _pointer(buffer_OI, num_out, width), num_rows, num_out, width, True)  # fmt: skip
+                   _pointer(buffer_OI, num_out, width), num_rows, num_out, width)  # fmt: skip
 
     # ------------------------------------------------------------ rows
 
@@ -320,12 +319,12 @@ class NativeKernels(TorchBackend):
             _pointer(out, num_ids, width), num_ids, num_vectors, width,
         )  # fmt: skip
         if num_outside:
-            msg = f"{num_outside} of {num_ids} token ids are outside the vocabulary of {num_vectors}; ids and model belong to different tokenizers"
+            msg = f"{num_outside} of {num_ids} token ids are outside the vocabulary of {num_vectors} ids; use ids of the tokenizer that belongs to this model"
             raise KernelError(msg)
         return out
 
     def embedding_backward_(self, token_ids_T: Tensor, grad_TD: Tensor, into_VD: Tensor) -> None:
-        """In order."""
+        """Rows in order."""
         (num_ids, width), num_vectors = grad_TD.shape, len(into_VD)
         self._call("zg_embedding_backward", _pointer(token_ids_T, num_ids, dtype=torch.int64),
                    _pointer(grad_TD, num_ids, width), _pointer(into_VD, num_vectors, width), num_ids,
@@ -348,14 +347,14 @@ class NativeKernels(TorchBackend):
         return y, rstd
 
     def rms_norm_backward(
-        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor, *, needs_weight: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """(dx, dweight)."""
         num_rows, width = x_TD.shape
-        x, grad, weight, rstd = x_TD.contiguous(), grad_TD.contiguous(), weight_D, rstd_T
-        dx, dw = torch.empty_like(x), torch.empty_like(weight)
-        self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
-                   _pointer(weight, width), _pointer(rstd, num_rows), _pointer(dx, num_rows, width),
+        x_TD, grad_TD = x_TD.contiguous(), grad_TD.contiguous()
+        dx, dw = torch.empty_like(x_TD), torch.empty_like(weight_D) if needs_weight else None
+        self._call("zg_rms_norm_backward", _pointer(grad_TD, num_rows, width), _pointer(x_TD, num_rows, width),
+                   _pointer(weight_D, width), _pointer(rstd_T, num_rows), _pointer(dx, num_rows, width),
                    _pointer(dw, width), num_rows, width)  # fmt: skip
         return dx, dw
 
@@ -389,54 +388,48 @@ class NativeKernels(TorchBackend):
         num_heads: int, num_kv_heads: int, eps: float, *, rounds_bf16: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See ``rowwise.qkv_rope``."""
-        qkv, cos, sin, q_norm, k_norm = qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
-        num_rows, half = len(qkv), cos.shape[1]
+        num_rows, half = len(qkv_TE), cos_Th.shape[1]
         q_shape, kv_shape = (num_rows, num_heads, 2 * half), (num_rows, num_kv_heads, 2 * half)
-        q, k, v = qkv.new_empty(q_shape), qkv.new_empty(kv_shape), qkv.new_empty(kv_shape)
+        q, k, v = (qkv_TE.new_empty(shape) for shape in (q_shape, kv_shape, kv_shape))
         width = (num_heads + 2 * num_kv_heads) * 2 * half
-        self._call("zg_qkv_rope", _pointer(qkv, num_rows, width), _pointer(cos, num_rows, half),
-                   _pointer(sin, num_rows, half), _pointer(q_norm, 2 * half), _pointer(k_norm, 2 * half),
+        self._call("zg_qkv_rope", _pointer(qkv_TE, num_rows, width), _pointer(cos_Th, num_rows, half),
+                   _pointer(sin_Th, num_rows, half), _pointer(q_norm_H, 2 * half), _pointer(k_norm_H, 2 * half),
                    _pointer(q, *q_shape), _pointer(k, *kv_shape), _pointer(v, *kv_shape), num_rows,
                    num_heads, num_kv_heads, 2 * half, eps, rounds_bf16)  # fmt: skip
         return q, k, v
 
     def qkv_rope_backward(
         self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
-        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float, *, needs_norms: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
         """(dqkv, dq_norm, dk_norm)."""
-        qkv, cos, sin, q_norm, k_norm = qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
         grad_q, grad_k, grad_v = grad_q.contiguous(), grad_k.contiguous(), grad_v.contiguous()
         (num_rows, num_heads, head_dim), num_kv_heads = grad_q.shape, grad_k.shape[1]
         kv_shape, half = (num_rows, num_kv_heads, head_dim), head_dim // 2
         width = (num_heads + 2 * num_kv_heads) * head_dim
-        dqkv, dw = grad_q.new_empty(num_rows, width), grad_q.new_empty(2, head_dim)
+        dqkv = grad_q.new_empty(num_rows, width)
+        dw = grad_q.new_empty(2, head_dim) if needs_norms else None
         self._call("zg_qkv_rope_backward", _pointer(grad_q, num_rows, num_heads, head_dim),
-                   _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv, num_rows, width),
-                   _pointer(cos, num_rows, half), _pointer(sin, num_rows, half), _pointer(q_norm, head_dim),
-                   _pointer(k_norm, head_dim), _pointer(dqkv, num_rows, width),
+                   _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv_TE, num_rows, width),
+                   _pointer(cos_Th, num_rows, half), _pointer(sin_Th, num_rows, half), _pointer(q_norm_H, head_dim),
+                   _pointer(k_norm_H, head_dim), _pointer(dqkv, num_rows, width),
                    _pointer(dw, 2, head_dim), num_rows, num_heads, num_kv_heads, head_dim, eps)  # fmt: skip
-        return (dqkv, None, None) if q_norm is None else (dqkv, dw[0], dw[1])
+        return (dqkv, None, None) if dw is None else (dqkv, dw[0], dw[1])
 
     # ------------------------------------------------------------ attention
 
     def write_kv(
-        self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
+        self, k_TKH: Tensor, v_TKH: Tensor | None, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor | None,
+        rows_W: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """In order."""
-        self._write(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
-
-    def _write(
-        self, k: Tensor, v: Tensor | None, slots: Tensor, k_pages: Tensor, v_pages: Tensor | None, rows: Tensor | None
-    ) -> None:  # fmt: skip
-        """Row ``rows[i]`` (or i) to ``slots[i]``: of k in [P, K, H, S], and of v, if given, in [P, K, S, H]."""
-        num_rows, num_kv_heads, head_dim = k.shape
-        num_pages, num_slots = len(k_pages), num_rows if rows is None else len(rows)
-        self._call("zg_write_kv", _pointer(k, num_rows, num_kv_heads, head_dim),
-                   _pointer(v, num_rows, num_kv_heads, head_dim), _pointer(rows, num_slots, dtype=torch.int64),
-                   _pointer(slots, num_slots, dtype=torch.int64), num_slots,
-                   _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
-                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), num_kv_heads,
+        """Splits the writes over threads. Without v and its pages, writes k alone."""
+        num_rows, num_kv_heads, head_dim = k_TKH.shape
+        num_pages, num_slots = len(k_PKHS), num_rows if rows_W is None else len(rows_W)
+        self._call("zg_write_kv", _pointer(k_TKH, num_rows, num_kv_heads, head_dim),
+                   _pointer(v_TKH, num_rows, num_kv_heads, head_dim), _pointer(rows_W, num_slots, dtype=torch.int64),
+                   _pointer(slots_W, num_slots, dtype=torch.int64), num_slots,
+                   _pointer(k_PKHS, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
+                   _pointer(v_PKSH, num_pages, num_kv_heads, PAGE_SIZE, head_dim), num_kv_heads,
                    head_dim)  # fmt: skip
 
     def _filled_pages(
@@ -446,38 +439,23 @@ class NativeKernels(TorchBackend):
         num_kv_heads, head_dim = by_dim.shape[1:]
         pages_by_dim = by_dim.new_zeros(layout.num_pages, num_kv_heads, head_dim, PAGE_SIZE)
         pages_by_slot = by_dim.new_zeros(layout.num_pages, num_kv_heads, PAGE_SIZE, head_dim)
-        self._write(by_dim.contiguous(), by_slot.contiguous(), layout.write_slot_W, pages_by_dim,
-                    pages_by_slot, layout.write_row_W)  # fmt: skip
+        self.write_kv(by_dim.contiguous(), by_slot.contiguous(), layout.write_slot_W, pages_by_dim,
+                      pages_by_slot, layout.write_row_W)  # fmt: skip
         return pages_by_dim, pages_by_slot
 
     def attention_work(
         self, plan: AttentionPlan, *, num_rows: int, num_pages: int, num_heads: int, num_kv_heads: int, head_dim: int
     ) -> Tensor:  # fmt: skip
-        """int32 array of ``cpp/attention_plan.h``: computed by a plan's first layer, used by all.
+        """int32 array of ``cpp/attention_plan.h``: the first layer of a plan computes it, all layers use it.
 
         Raises:
-            KernelError: a row reads an entry that the page table does not have, or a page that is not there.
+            KernelError: a row reads an entry past the page table, or a page that does not exist.
         """
-        # While a pass is recorded, the first layer's call is part of what is made again.
-        is_recording = self._tape.calls is not None
-        key = (
-            num_rows,
-            num_pages,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            torch.get_num_threads(),
-            is_recording,
-        )
-        work = plan.work.get(key)
-        if work is None:
-            work = plan.work[key] = self._attention_work(plan, *key[:-1])
-        return work
-
-    def _attention_work(
-        self, plan: AttentionPlan, num_rows: int, num_pages: int, num_heads: int, num_kv_heads: int, head_dim: int,
-        num_threads: int,
-    ) -> Tensor:  # fmt: skip
+        # A captured graph must contain the call that computes the work: a capture reuses none from before.
+        is_capturing, num_threads = self._tape.calls is not None, torch.get_num_threads()
+        key = num_rows, num_pages, num_heads, num_kv_heads, head_dim, num_threads, is_capturing
+        if key in plan.work:
+            return plan.work[key]
         table = plan.page_table_BP
         num_sequences, width = table.shape
         size = _most_work(num_rows, width, num_kv_heads, head_dim, num_threads)
@@ -488,17 +466,18 @@ class NativeKernels(TorchBackend):
                          num_heads // num_kv_heads, num_kv_heads, head_dim, num_threads,
                          _pointer(work, size, dtype=torch.int32), size)  # fmt: skip
         assert row is not None
-        assert row != -2, "_most_work is too little"
+        assert row != -2, "_most_work is too small"
         if row >= 0:
             sequence, position = int(plan.row_sequence_T[row]), int(plan.row_position_T[row])
             msg = f"query row {row} reads position {position} of sequence {sequence}, which needs a page that does not exist: the page table is {num_sequences} x {width} and there are {num_pages} pages of {PAGE_SIZE}; pass a table that covers every row"
             raise KernelError(msg)
+        plan.work[key] = work
         return work
 
     def paged_attention(
         self, q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, scale: float
     ) -> Tensor:
-        """Rows that share leading pages are one block."""
+        """Rows that share leading pages form one block."""
         if not self.handles_head_dim(q_TNH.shape[-1]):
             return super().paged_attention(q_TNH, k_PKHS, v_PKSH, plan, scale)
         return self._attend(q_TNH, k_PKHS, v_PKSH, plan, scale, with_lse=False)[0]
@@ -515,7 +494,7 @@ class NativeKernels(TorchBackend):
     def _attend(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: AttentionPlan, scale: float, *, with_lse: bool
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """(out [T, N, H], log-sum-exp [T, N] if asked)."""
+        """(out [T, N, H], log-sum-exp [T, N] or None)."""
         num_rows, num_heads, head_dim = q.shape
         num_pages, num_kv_heads = k_pages.shape[:2]
         work = self.attention_work(plan, num_rows=num_rows, num_pages=num_pages, num_heads=num_heads,
@@ -538,29 +517,22 @@ class NativeKernels(TorchBackend):
             return super().packed_attention_backward(
                 grad_TNH, q_TNH, k_TKH, v_TKH, out_TNH, kept, layout, scale
             )
-        grad, q, k, v, out, lse = grad_TNH, q_TNH, k_TKH, v_TKH, out_TNH, kept
-        (num_rows, num_heads, head_dim), num_kv_heads, num_pages = (
-            q.shape,
-            k.shape[1],
-            layout.num_pages,
-        )
-        grad, k, v = grad.contiguous(), k.contiguous(), v.contiguous()
-        # The backward needs keys along head dims as well, and values along keys.
+        (num_rows, num_heads, head_dim), num_kv_heads = q_TNH.shape, k_TKH.shape[1]
+        grad, k, v = grad_TNH.contiguous(), k_TKH.contiguous(), v_TKH.contiguous()
+        # The backward also reads keys as [S, H] and values as [H, S].
         k_by_dim, k_by_slot = self._filled_pages(k, k, layout)
         v_by_dim = torch.zeros_like(k_by_dim)
-        self._write(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
+        self.write_kv(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
         dk_pages, dv_pages = torch.zeros_like(k_by_slot), torch.zeros_like(k_by_slot)
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        by_row = (num_rows, num_heads, head_dim)
-        by_dim = (num_pages, num_kv_heads, head_dim, PAGE_SIZE)
-        by_slot = (num_pages, num_kv_heads, PAGE_SIZE, head_dim)
-        work = self.attention_work(layout.plan, num_rows=num_rows, num_pages=num_pages, num_heads=num_heads,
+        dq, dk, dv = torch.zeros_like(q_TNH), torch.zeros_like(k), torch.zeros_like(v)
+        by_row, by_dim, by_slot = q_TNH.shape, k_by_dim.shape, k_by_slot.shape
+        work = self.attention_work(layout.plan, num_rows=num_rows, num_pages=layout.num_pages, num_heads=num_heads,
                                    num_kv_heads=num_kv_heads, head_dim=head_dim)  # fmt: skip
-        self._call("zg_packed_attention_backward", _pointer(grad, *by_row), _pointer(q, *by_row),
-                   _pointer(out, *by_row), _pointer(lse, num_rows, num_heads), _pointer(k_by_dim, *by_dim),
+        self._call("zg_packed_attention_backward", _pointer(grad, *by_row), _pointer(q_TNH, *by_row),
+                   _pointer(out_TNH, *by_row), _pointer(kept, num_rows, num_heads), _pointer(k_by_dim, *by_dim),
                    _pointer(k_by_slot, *by_slot), _pointer(v_by_dim, *by_dim), work.data_ptr(),
-                   _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot), num_pages,
-                   num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
+                   _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot),
+                   layout.num_pages, num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
         num_slots = len(layout.write_row_W)
         for pages, rows in ((dk_pages, dk), (dv_pages, dv)):
             self._call("zg_gather_slots", _pointer(pages, *by_slot),
@@ -572,50 +544,43 @@ class NativeKernels(TorchBackend):
     # ------------------------------------------------------------ head
 
     def add_chunk(
-        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
-    ) -> None:  # fmt: skip
+        self, logits_RC: Tensor, temperature_R: Tensor, stats: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
         """In place."""
-        logits, temperature, local_target = logits_RC, temperature_R, local_target_R
-        num_rows, width = logits.shape
-        self._call("zg_add_chunk", _pointer(logits, num_rows, width), num_rows, width,
-                   _pointer(temperature, num_rows), _pointer(local_target, num_rows, dtype=torch.int64),
-                   *(_pointer(column, num_rows) for column in stats))  # fmt: skip
+        num_rows, width = logits_RC.shape
+        self._call("zg_add_chunk", _pointer(logits_RC, num_rows, width), num_rows, width,
+                   _pointer(temperature_R, num_rows), *(_pointer(column, num_rows) for column in stats))  # fmt: skip
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
-        """As the sampler computes it."""
+        """Same bits as in the sampler."""
         num_rows, lse = len(peak_R), torch.empty_like(peak_R)
         self._call("zg_log_sum_exp", _pointer(peak_R, num_rows), _pointer(mass_R, num_rows), _pointer(lse, num_rows),
                    num_rows)  # fmt: skip
         return lse
 
     def logits_gradient_(
-        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
-    ) -> None:  # fmt: skip
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
+    ) -> None:
         """In place."""
         (num_rows, width), grad_R = logits_RC.shape, grad_R.contiguous()
         self._call("zg_logits_gradient", _pointer(logits_RC, num_rows, width), num_rows, width,
-                   _pointer(temperature_R, num_rows), _pointer(lse_R, num_rows),
-                   _pointer(local_target_R, num_rows, dtype=torch.int64), _pointer(grad_R, num_rows))  # fmt: skip
+                   _pointer(temperature_R, num_rows), _pointer(lse_R, num_rows), _pointer(grad_R, num_rows))  # fmt: skip
 
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One pass over each row; edits are made in ``logits``."""
+        """One pass over each row; applies edits in place to ``logits``."""
         if len(rows.edit_ids) and int(rows.edit_ids.min()) < 0:
-            msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is no token id; edit ids from 0 on"
+            msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is not a token id; edit ids from 0 on"
             raise KernelError(msg)
-        which = which_R
-        num_chunks, num_logits, num_rows = (
-            -(-vocab_limit // VOCAB_CHUNK),
-            logits.shape[1],
-            len(which),
-        )
+        num_chunks, num_logits = -(-vocab_limit // VOCAB_CHUNK), logits.shape[1]
+        num_rows = len(which_R)
         token = torch.empty(num_rows, dtype=torch.int64)
         log_prob, kept = torch.empty(num_rows), torch.empty(num_rows)
         num_edits = len(rows.edit_ids)
         self._call("zg_sample", _pointer(logits, num_chunks, num_logits, VOCAB_CHUNK),
-                   _pointer(which, num_rows, dtype=torch.int64), num_rows, num_logits, vocab_limit, _pointer(rows.temperature_R, num_rows),
-                   _pointer(rows.greedy_R, num_rows, dtype=torch.bool),
+                   _pointer(which_R, num_rows, dtype=torch.int64), num_rows, num_logits, vocab_limit,
+                   _pointer(rows.temperature_R, num_rows), _pointer(rows.greedy_R, num_rows, dtype=torch.bool),
                    _pointer(rows.top_k_R, num_rows, dtype=torch.int32), _pointer(rows.top_p_R, num_rows),
                    _pointer(rows.min_p_R, num_rows), _pointer(rows.uniform_R, num_rows, dtype=torch.float64),
                    _pointer(rows.edit_offsets, num_rows + 1, dtype=torch.int64),

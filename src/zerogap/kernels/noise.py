@@ -1,4 +1,4 @@
-"""Sampling noise that depends on who draws and where, never on what is computed beside it."""
+"""Sampling noise: depends on the seed, the sibling and the position, never on what is computed beside it."""
 
 import numpy as np
 
@@ -19,8 +19,8 @@ def position_uniform(seed: np.ndarray, index: np.ndarray, position: np.ndarray) 
 
     Args:
         seed: int64 [R] request seeds (any sign).
-        index: int64 [R] sibling within the request.
-        position: int64 [R] place of the token in the completion, from 0.
+        index: int64 [R] number of the sibling within the request.
+        position: int64 [R] position of the token in the completion, from 0.
 
     Returns:
         float64 [R] with 53 random bits.

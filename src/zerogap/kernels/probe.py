@@ -1,10 +1,9 @@
-"""Checks on this very machine what exactness rests on, and says which kernels run.
+"""Checks on this machine that its GEMMs are batch-invariant, and reports which kernels run.
 
-A row of the forward's GEMMs must have the same bits beside any other rows. Our own products (AVX2,
-AVX-512) keep that by construction, and the probe is a check of what was compiled. A BLAS must keep it for every
-number of rows that is a multiple of 8. MKL does on the processors we know, but for products of fewer than 10
-columns whose inner width 4 does not divide; another BLAS, thread count or shape may not, so it is measured at
-start-up on the model's own shapes, never assumed.
+A row of the forward's GEMMs must have the same bits beside any other rows. Our own GEMMs (AVX2, AVX-512) are
+batch-invariant by construction, and the probe checks the compiled code. A BLAS must be so for every number of rows that
+is a multiple of 8. MKL is on the processors we know, except for GEMMs of fewer than 10 columns whose inner width is not
+divisible by 4. Another BLAS, thread count or shape may fail: the probe measures the model's own shapes at start-up.
 """
 
 from collections.abc import Iterable
@@ -22,12 +21,12 @@ _ROW_COUNTS = (8, 16, 24, 40, 64, 72, 136, 256, 520)
 
 @dataclass(frozen=True)
 class InvarianceProbe:
-    """Which shapes of product do not give a row the same bits at every number of rows."""
+    """Which GEMM shapes are not batch-invariant: a row's bits depend on the number of rows."""
 
     num_threads: int
     num_shapes: int
     failures: tuple[tuple[int, int, int], ...]
-    """(in features, out features, rows) of each product whose rows differed."""
+    """(in features, out features, rows) of each GEMM whose rows differed."""
 
     @property
     def is_exact(self) -> bool:
@@ -50,7 +49,7 @@ def probe_batch_invariance(shapes: Iterable[tuple[int, int]]) -> InvarianceProbe
         x = torch.randn(max(_ROW_COUNTS), num_in, generator=generator)
         whole = linear(x, weight)
         for num_rows in _ROW_COUNTS:
-            # From the end as well: a row must not depend on its place either.
+            # The last rows as well: a row's bits must not depend on its place either.
             head, tail = linear(x[:num_rows], weight), linear(x[-num_rows:], weight)
             if not (torch.equal(head, whole[:num_rows]) and torch.equal(tail, whole[-num_rows:])):
                 failures.append((num_in, num_out, num_rows))
@@ -58,10 +57,10 @@ def probe_batch_invariance(shapes: Iterable[tuple[int, int]]) -> InvarianceProbe
 
 
 def ensure_batch_invariance(shapes: Iterable[tuple[int, int]]) -> InvarianceProbe:
-    """Probe; where a shape fails, let the BLAS multiply tiles of ``FIXED_TILE`` rows from now on and probe again.
+    """Probe; if a shape fails, let the BLAS multiply tiles of ``FIXED_TILE`` rows from now on and probe again.
 
     Returns:
-        The last probe. If it still fails, this machine cannot be exact, and the caller must say so.
+        The last probe. If it still fails, this machine has no batch-invariant GEMM, and the caller must say so.
     """
     shapes, backend = list(shapes), backend_of(torch.empty(0))
     backend.tile = None
@@ -73,10 +72,10 @@ def ensure_batch_invariance(shapes: Iterable[tuple[int, int]]) -> InvarianceProb
 
 
 def kernel_report(head_dim: int | None = None) -> str:
-    """One line: which kernels run here, on how many threads, and why not the fast ones if so.
+    """One line: which kernels run here, on how many threads, and why the fast ones do not, if so.
 
     Args:
-        head_dim: of the model that runs, if one is known: attention may have no C++ path for it.
+        head_dim: the model's, if known: attention may have no C++ kernel for it.
     """
     tile = backend_of(torch.empty(0)).tile
     rows = f"multiples of {ROW_MULTIPLE}" if tile is None else f"tiles of {tile}"

@@ -1,11 +1,11 @@
-"""The formula of every kernel in plain torch: the oracle of the fast paths, and what ``torch_backend`` computes.
+"""The formula of every kernel in plain torch: the reference for the fast kernels, and what ``torch_backend`` computes.
 
-Differentiable by autograd, on the device of the arguments. Batch-invariant as the fast paths are: a row's result is a function of that
-row alone, since each reduction runs over a fixed extent (a row, a page, a vocabulary chunk) in a fixed
-order, however many rows are computed beside it. It is slow; ``kernels.kernel_report()`` says when it runs.
+Differentiable by autograd, on the device of the arguments. Batch-invariant like the fast kernels: each reduction runs
+over a fixed extent (a row, a page, a vocabulary chunk) in a fixed order, however many rows are computed beside it. It
+is slow; ``kernels.kernel_report()`` says when it runs.
 
 Shapes: T packed tokens, D model dim, N query heads, K key/value heads, H head dim, F feed-forward dim,
-P pages, S slots a page (16), B sequences, R rows of the head, V vocabulary.
+P pages, S slots per page (16), B sequences, R rows of the head, V vocabulary.
 """
 
 import torch
@@ -18,17 +18,17 @@ from zerogap.kernels.layout import AttentionPlan
 def round_bf16(x: Tensor) -> Tensor:
     """Each element to the nearest bf16, ties to even, as float32; detached.
 
-    On the bits: torch's own conversion makes one NaN of a single number and another of eight.
+    Integer arithmetic on the bits: torch's own conversion gives a NaN other bits alone than among eight numbers.
     """
     bits = x.detach().float().contiguous().view(torch.int32)
     nearest = bits + 0x7FFF + ((bits >> 16) & 1)
-    # A NaN stays one (quiet, sign and upper bits kept), where adding to its bits could make an infinity of it.
+    # A NaN stays NaN (quiet, sign and upper bits kept); adding to its bits could turn it into infinity.
     chosen = torch.where(x.detach().isnan(), bits | 0x400000, nearest)
     return (chosen & -0x10000).view(torch.float32).view(x.shape)
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, and 1 / sqrt(...), with 1 in place of it."""
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, and 1 / sqrt(...) with a last dimension of 1."""
     rstd = torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + eps)
     return x_TD * rstd * weight_D, rstd
 
@@ -36,20 +36,20 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor
 def swiglu(gate_up_TF2: Tensor) -> Tensor:
     """``silu(gate) * up`` of ``[gate | up]``."""
     gate_TF, up_TF = gate_up_TF2.chunk(2, dim=-1)
-    # Not torch's silu: its vectorised loop and scalar tail round differently, by an element's place in the tensor.
+    # Not torch's silu: its vectorised loop and scalar tail round differently, depending on an element's place.
     return gate_TF / (1 + torch.exp(-gate_TF.clamp(min=-88.0))) * up_TF
 
 
 def sigmoid(gate: Tensor) -> Tensor:
-    """1 / (1 + exp(-gate)), by an exp that rounds alike at any place."""
-    # Below -88 the exp would be infinite, and 0 * infinity a gradient.
+    """1 / (1 + exp(-gate)), with an exp that rounds the same at any place."""
+    # Below -88 the exp would be infinite, and the gradient 0 * infinity.
     return 1 / (1 + torch.exp(-gate.clamp(min=-88.0)))
 
 
 def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of position * frequency, [T, h] each."""
-    # A vectorised cosine may round differently by an element's place in the tensor: in float64, where that is the
-    # last of 53 bits, of which 24 are kept.
+    # A vectorised cosine may round differently depending on an element's place. In float64 that changes the last of 53
+    # bits, of which float32 keeps 24.
     angles = (positions_T.float()[:, None] * inv_freq_h.float()).double()
     return angles.cos().to(inv_freq_h.dtype), angles.sin().to(inv_freq_h.dtype)
 
@@ -72,7 +72,7 @@ def qkv_rope(
     num_kv_heads: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Split ``[q | k | v]``, normalise q and k per head if asked, rotate q and k."""
+    """Split ``[q | k | v]``, normalise q and k per head if norms are given, rotate q and k."""
     num_rows, head_dim = len(qkv_TE), 2 * cos_Th.shape[1]
     heads = qkv_TE.view(num_rows, num_heads + 2 * num_kv_heads, head_dim)
     q, k, v = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
@@ -84,7 +84,7 @@ def qkv_rope(
 def attention_over_pages(
     q_TNH: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, plan: AttentionPlan, *, scale: float
 ) -> Tensor:
-    """Each row attends to keys ``[0, position]`` of its sequence, page after page; position -1 gives zeros."""
+    """Each row attends to keys ``[0, position]`` of its sequence, page by page; position -1 gives zeros."""
     num_rows, num_heads, head_dim = q_TNH.shape
     num_kv_heads = k_PKHS.shape[1]
     q_TKGH = q_TNH.view(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
@@ -95,10 +95,10 @@ def attention_over_pages(
     pages_TP = plan.page_table_BP.long()[plan.row_sequence_T.long(), :num_pages]
     pages_TP = torch.where(is_read_TP, pages_TP, 0)
     scores, hidden = [], []
-    # index_select, not [...]: the gradient of indexing adds in the order threads happen to come.
+    # index_select, not [...]: the gradient of indexing adds in an order that depends on thread timing.
     for page in range(num_pages):
         is_hidden_TS = (page * PAGE_SIZE + offsets_S)[None, :] > row_position_T[:, None]
-        # Hidden slots hold anything, NaN included, and weight 0 would not silence it: 0 * NaN is NaN.
+        # Hidden slots may hold NaN, and weight 0 would not remove it: 0 * NaN is NaN.
         k_TKHS = k_PKHS.index_select(0, pages_TP[:, page]).masked_fill(
             is_hidden_TS[:, None, None, :], 0.0
         )
@@ -125,7 +125,7 @@ def attention_over_pages(
 
 
 def chunk_statistics(scaled_RC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one vocabulary chunk of logits / T: (max, sum of exp(z - max), sum of exp(z - max) * (z - max))."""
+    """(max, sum of exp(z - max), sum of exp(z - max) * (z - max)) of one vocabulary chunk of z = logits / T."""
     peak = scaled_RC.detach().amax(-1)
     shifted = scaled_RC - _finite_base(peak).unsqueeze(-1)
     weight = torch.exp(shifted)
@@ -136,7 +136,7 @@ def chunk_statistics(scaled_RC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def merge_statistics(
     a: tuple[Tensor, Tensor, Tensor], b: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Statistics of two chunks together, a before b."""
+    """Statistics of two chunks together; a comes before b."""
     peak = torch.maximum(a[0], b[0])
     base = _finite_base(peak)
     shift_a, shift_b = a[0] - base, b[0] - base
@@ -152,5 +152,5 @@ def merge_statistics(
 
 
 def _finite_base(peak: Tensor) -> Tensor:
-    """What to subtract before exp: the peak, but 0 where nothing has mass, since -inf - -inf is NaN."""
+    """The number to subtract before exp: the peak, or 0 where all is -inf, since -inf - -inf is NaN."""
     return peak.masked_fill(peak == -torch.inf, 0.0)

@@ -1,4 +1,4 @@
-"""Draws in plain torch, all rows at once and without a look at a value: the oracle of the sampler, and the path of any device.
+"""The sampler in plain torch, all rows at once and without waiting for the device: the reference for the C++ sampler.
 
 Letters: R draws, V vocabulary, E edits.
 """
@@ -6,7 +6,7 @@ Letters: R draws, V vocabulary, E edits.
 import torch
 from torch import Tensor
 
-from zerogap.kernels.sampling_rows import SamplingRows
+from zerogap.kernels.backend import SamplingRows
 
 
 def draw(logits_RV: Tensor, lse_R: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,7 +28,7 @@ def edited(logits_RV: Tensor, rows: SamplingRows) -> Tensor:
     """The logits after penalties, biases and bans."""
     num_rows, vocab = logits_RV.shape
     row_E = torch.repeat_interleave(rows.edit_offsets.diff(), output_size=len(rows.edit_ids))
-    # Ids past the vocabulary edit a column that is cut off again.
+    # Ids past the vocabulary edit an extra column that is cut off below.
     ids_E = rows.edit_ids.long().clamp(max=vocab)
     edited = torch.cat([logits_RV, logits_RV.new_zeros(num_rows, 1)], 1)
     logit_E = edited[row_E, ids_E]
@@ -57,7 +57,7 @@ def _kept(scaled_RV: Tensor, mass_RV: Tensor, rows: SamplingRows) -> Tensor:
     sorted_ = torch.sort(scaled_RV, dim=1, descending=True, stable=True)
     top_k_R = torch.where(rows.top_k_R > 0, rows.top_k_R, vocab).long().clamp(max=vocab)
     is_kept_RV = scaled_RV >= sorted_.values.gather(1, (top_k_R - 1)[:, None])
-    # The most likely ones that top_k left, until they are top_p of it; ties by ascending id.
+    # The likeliest ids that top_k left, until they hold top_p of its mass; ties by ascending id.
     sorted_mass_RV = torch.where(is_kept_RV, mass_RV, 0.0).gather(1, sorted_.indices)
     cumulative_RV = sorted_mass_RV.cumsum(1)
     top_p_R1 = rows.top_p_R.double()[:, None]
@@ -71,7 +71,7 @@ def _kept(scaled_RV: Tensor, mass_RV: Tensor, rows: SamplingRows) -> Tensor:
 
 
 def _first(is_set_RV: Tensor) -> Tensor:
-    """int64 [R]: the first column that is set, or the number of columns."""
+    """int64 [R]: the first column that is set, or the number of columns if none is."""
     vocab = is_set_RV.shape[1]
     columns_V = torch.arange(vocab, device=is_set_RV.device)
     return torch.where(is_set_RV, columns_V, vocab).amin(1)

@@ -1,9 +1,8 @@
-"""Values to the nearest bf16, kept in their dtype: what "bf16" means where a processor has no fast bf16 products.
+"""Rounds values to the nearest bf16 in their own dtype: how a bf16 model runs on a processor without fast bf16 GEMMs.
 
-Such processors compute them an eighth as fast as fp32 ones, so a bf16 model here has its weights and
-what passes between its operations rounded to bf16, and computes in fp32 within each operation. ``docs/numerics.md``
-lists where. Gradients take no notice of it: rounding counts as the identity (a straight-through estimate), as it does
-in any mixed-precision training.
+Such a processor multiplies bf16 an eighth as fast as fp32. A bf16 model here therefore computes in fp32 within each
+operation, and rounds its weights and what passes between operations to bf16. ``docs/numerics.md`` lists where. The
+backward treats rounding as the identity (a straight-through estimate), as any mixed-precision training does.
 """
 
 import torch
@@ -16,7 +15,7 @@ from zerogap.kernels.choice import backend_of
 def round_bf16_(x: Tensor) -> Tensor:
     """Round to the nearest bf16 in place, ties to even, and return ``x``; no autograd.
 
-    Too large becomes infinite, a NaN stays one.
+    A value that is too large becomes infinite; NaN stays NaN.
     """
     if not x.is_contiguous():
         return x.copy_(_rounded(backend_of(x), x))
@@ -32,7 +31,7 @@ def round_bf16(x: Tensor) -> Tensor:
 
 
 def rounded(backend: Backend, compute: Compute, x: Tensor) -> Tensor:
-    """What a kernel that computes so makes of ``x``: itself, or its ``round_bf16``."""
+    """``x``, or its ``round_bf16`` if ``compute`` rounds."""
     return _rounded(backend, x) if compute.rounds_bf16 else x
 
 

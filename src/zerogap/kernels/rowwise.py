@@ -1,4 +1,4 @@
-"""Kernels that work on one row at a time: normalisation, rotary embedding, gated activation."""
+"""Row-wise kernels: normalisation, rotary embedding, gated activation."""
 
 import torch
 from torch import Tensor
@@ -20,14 +20,17 @@ class _RmsNorm(torch.autograd.Function):
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
-        grad_x, grad_weight = ctx.backend.rms_norm_backward(grad_TD, *ctx.saved_tensors)
+        needs_weight = ctx.needs_input_grad[3]
+        grad_x, grad_weight = ctx.backend.rms_norm_backward(
+            grad_TD, *ctx.saved_tensors, needs_weight=needs_weight
+        )
         return None, None, grad_x, grad_weight, None
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, *, compute: Compute = PLAIN) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension (Zhang and Sennrich, 2019). [T, D] -> [T, D].
 
-    Keeps ``x`` and 1 / rms of each row. Here and below rounding counts as the identity in the backward.
+    Keeps ``x`` and 1 / rms of each row for the backward. Here and below the backward treats rounding as the identity.
     """
     backend = backend_of(x_TD, weight_D)
     if torch.is_grad_enabled():
@@ -50,7 +53,7 @@ class _Swiglu(torch.autograd.Function):
 
 
 def swiglu(gate_up_TF2: Tensor, *, compute: Compute = PLAIN) -> Tensor:
-    """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]. Keeps its input."""
+    """``silu(gate) * up`` of ``[gate | up]`` (Shazeer, 2020). [T, 2F] -> [T, F]. Keeps its input for the backward."""
     backend = backend_of(gate_up_TF2)
     if torch.is_grad_enabled():
         return _Swiglu.apply(backend, compute, gate_up_TF2)
@@ -65,7 +68,7 @@ def rope_tables(inv_freq_h: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor
 class _QkvRope(torch.autograd.Function):
     @staticmethod
     def forward(ctx, backend, compute, qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H, heads, eps):  # noqa: ANN001, ANN205
-        # Without a norm the rotation alone is undone, and the input is not needed for that.
+        # Without norms the backward only undoes the rotation, which does not need the input.
         kept_TE = None if q_norm_H is None else qkv_TE
         ctx.save_for_backward(kept_TE, cos_Th, sin_Th, q_norm_H, k_norm_H)
         ctx.backend, ctx.eps = backend, eps
@@ -76,11 +79,10 @@ class _QkvRope(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
-        grad_q, grad_k, grad_v = grads
-        grad_qkv, grad_q_norm, grad_k_norm = ctx.backend.qkv_rope_backward(
-            grad_q, grad_k, grad_v, *ctx.saved_tensors, ctx.eps
+        grad_qkv, *grad_norms = ctx.backend.qkv_rope_backward(
+            *grads, *ctx.saved_tensors, ctx.eps, needs_norms=any(ctx.needs_input_grad[5:7])
         )
-        return None, None, grad_qkv, None, None, grad_q_norm, grad_k_norm, None, None
+        return None, None, grad_qkv, None, None, *grad_norms, None, None
 
 
 def qkv_rope(
@@ -95,18 +97,18 @@ def qkv_rope(
     eps: float,
     compute: Compute = PLAIN,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of one layer, q and k normalised per head if asked (Qwen3) and rotated.
+    """Queries, keys and values of one layer; q and k are normalised per head if norms are given (Qwen3), then rotated.
 
     Args:
         qkv_TE: [T, (N + 2K) * H], heads of ``[q | k | v]``; kept for the backward if there are norms.
-        cos_Th: [T, H/2] from ``rope_tables``; sin_Th alike.
-        sin_Th: see cos_Th.
-        q_norm_H: weight of the per-head RMSNorm of q, or None; both or neither.
+        cos_Th: [T, H/2] from ``rope_tables``.
+        sin_Th: [T, H/2] from ``rope_tables``.
+        q_norm_H: weight of the per-head RMSNorm of q, or None; give both norms or neither.
         k_norm_H: the same for k.
         num_heads: N.
         num_kv_heads: K.
         eps: of the norms.
-        compute: how; q, k and v are what is rounded.
+        compute: how to compute; q, k and v are rounded if asked.
 
     Returns:
         q [T, N, H], k [T, K, H], v [T, K, H], contiguous.

@@ -1,8 +1,8 @@
-"""Which products are the faster ones on this machine: what ``numerics = "fast"`` asks at start-up, and never assumes.
+"""Times both kinds of GEMM on this machine: ``numerics = "fast"`` takes the faster one, measured at start-up.
 
-Two questions, since the answers differ: a decode step multiplies few rows by weights that come from memory, a training
-step many rows, forward and backward. Both kinds are timed in turns on weights of the model itself. Whoever is not clearly
-slower wins as "exact": those products keep the gap at zero for nothing.
+The engine and the trainer are timed apart, since the results differ: a decode step multiplies few rows by weights from
+memory, a training step multiplies many rows, forward and backward. Both kinds are timed in turns on the model's own
+weights. "exact" wins unless the BLAS is over 5 % faster: exact GEMMs keep the gap at zero at no cost.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from zerogap.kernels.linear import linear
 _KINDS: tuple[Gemm, ...] = ("exact", "blas")
 _REPEATS = 4
 _CLEARLY_FASTER = 0.95
-"""Below this ratio of times a BLAS is worth a gap that is not zero; nearer to 1 is noise."""
+"""Below this ratio of times a BLAS is worth a gap above zero; a ratio nearer to 1 is noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GemmTimes:
-    """How long one pass over the probed weights took with each kind, at best."""
+    """The best time of one pass over the timed weights with each kind."""
 
     num_rows: int
     num_threads: int
@@ -33,7 +33,7 @@ class GemmTimes:
 
     @property
     def fastest(self) -> Gemm:
-        """Whom to take."""
+        """The kind to use."""
         return "blas" if self.blas_s < _CLEARLY_FASTER * self.exact_s else "exact"
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class GemmTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class FastGemm:
-    """What each side multiplies with in ``numerics = "fast"``: ``Compute(products=side.fastest)``."""
+    """The GEMMs of each side with ``numerics = "fast"``: ``Compute(gemm=side.fastest)``."""
 
     engine: GemmTimes
     """Forward alone, few rows."""
@@ -50,16 +50,16 @@ class FastGemm:
     """Forward and backward, many rows."""
 
     def __str__(self) -> str:
-        return f"products timed on {self.engine.num_threads} threads: engine, {self.engine}; trainer, {self.trainer}"
+        return f"GEMMs timed on {self.engine.num_threads} threads: engine, {self.engine}; trainer, {self.trainer}"
 
 
 def time_gemm(weights_OI: Sequence[Tensor], *, num_rows: int, with_gradients: bool) -> GemmTimes:  # fmt: skip
-    """Multiply random rows by each weight, with each kind of product in turn.
+    """Multiply random rows by each weight, with each kind of GEMM in turn.
 
     Args:
-        weights_OI: float32 [O, I] of any shapes; together larger than the caches, where that is how they will be met.
-        num_rows: of every product.
-        with_gradients: the two products of the backward as well.
+        weights_OI: float32 [O, I] of any shapes; together larger than the caches if the real ones are.
+        num_rows: rows of every GEMM.
+        with_gradients: time the two GEMMs of the backward as well.
     """
     generator = torch.Generator().manual_seed(0)
     rows = {width: torch.randn(num_rows, width, generator=generator) for w in weights_OI for width in w.shape}  # fmt: skip

@@ -1,7 +1,7 @@
-"""Every kernel in plain torch, on any device and in any floating dtype: slow where there is a faster one, and right everywhere.
+"""Every kernel in plain torch, on any device and in any floating dtype: always right, rarely the fastest.
 
-The formulas are those of ``reference``; what is here is the backward of each, and products. Nothing waits for the device, and
-no tensor is made on another one. fp16 and bf16 tensors are computed in fp32 and rounded when they are returned.
+The forward formulas are in ``reference``; this file adds the backward of each, and GEMMs. Nothing waits for the device,
+and no tensor is created on another device. fp16 and bf16 tensors are computed in fp32; results are rounded once.
 """
 
 import torch
@@ -9,26 +9,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from zerogap.kernels import reference
-from zerogap.kernels.backend import Compute
+from zerogap.kernels.backend import Compute, SamplingRows
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.reference_sampling import draw, edited
-from zerogap.kernels.sampling_rows import SamplingRows
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def _wide(x: Tensor) -> Tensor:
-    """In the dtype that an operation computes in."""
+    """``x`` in the dtype that operations compute in."""
     return x.float() if x.dtype in _HALF else x
 
 
 class TorchBackend:
     """A ``Backend`` for any tensor.
 
-    ``tile`` is a property of the library that multiplies, like the choice of kernels: None multiplies all rows at once,
-    padded to a multiple of ``ROW_MULTIPLE``, where the start-up probe finds that a row keeps its bits; a number multiplies
-    that many rows at a time, always the same call, where it does not.
+    ``tile`` fits the BLAS of this machine. None multiplies all rows at once, padded to a multiple of ``ROW_MULTIPLE``:
+    the start-up probe found that batch-invariant. A number multiplies that many rows per call, always the same shape.
     """
 
     name = "torch"
@@ -46,7 +44,7 @@ class TorchBackend:
         self, x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, residual_MO: Tensor | None = None,
         out_MO: Tensor | None = None, *, compute: Compute,
     ) -> Tensor:  # fmt: skip
-        """By the library, its rows padded or in tiles."""
+        """By torch's BLAS, with rows padded or in tiles."""
         if out_MO is None:
             out_MO = x_MI.new_empty(len(x_MI), len(weight_OI))
         elif out_MO.dtype != x_MI.dtype:
@@ -108,15 +106,15 @@ class TorchBackend:
     # ------------------------------------------------------------ rows
 
     def embedding(self, token_ids_T: Tensor, table_VD: Tensor) -> Tensor:
-        """Torch's own; an id outside the table is its IndexError on a CPU, and the device's assertion elsewhere."""
+        """By torch; an id outside the table is an IndexError on a CPU, and a device assertion elsewhere."""
         return functional.embedding(token_ids_T, table_VD)
 
     def embedding_backward_(self, token_ids_T: Tensor, grad_TD: Tensor, into_VD: Tensor) -> None:
-        """In order on a CPU; in any on a GPU."""
+        """Rows in order on a CPU, in any order on a GPU."""
         into_VD.index_add_(0, token_ids_T, grad_TD)
 
     def round_bf16(self, x: Tensor, out: Tensor) -> None:
-        """On the bits of fp32."""
+        """See ``reference.round_bf16``."""
         out.copy_(reference.round_bf16(x))
 
     def _returned(self, y: Tensor, dtype: torch.dtype, *, rounds_bf16: bool) -> Tensor:
@@ -131,11 +129,12 @@ class TorchBackend:
         return self._returned(y, x_TD.dtype, rounds_bf16=rounds_bf16), rstd.squeeze(-1)
 
     def rms_norm_backward(
-        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor, *, needs_weight: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """d/dx of ``x * rstd(x) * weight``."""
-        dx, dweight = _norm_backward(_wide(grad_TD), _wide(x_TD), _wide(weight_D), rstd_T[:, None])
-        return dx.to(x_TD.dtype), dweight.to(weight_D.dtype)
+        grad, x, rstd = _wide(grad_TD), _wide(x_TD), rstd_T[:, None]
+        dx, dweight = _norm_backward(grad, x, weight_D, rstd, needs_weight=needs_weight)
+        return dx.to(x_TD.dtype), dweight
 
     def swiglu(self, gate_up_TF2: Tensor, *, rounds_bf16: bool = False) -> Tensor:
         """See ``reference.swiglu``."""
@@ -167,18 +166,22 @@ class TorchBackend:
 
     def qkv_rope_backward(
         self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
-        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float, *, needs_norms: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-        """A rotation's transpose is the rotation back."""
+        """Rotates the gradients back: the transpose of a rotation is its inverse."""
         dtype = grad_q.dtype
         grad_q, grad_k = (reference.rotate(_wide(g), cos_Th, -sin_Th) for g in (grad_q, grad_k))
         dq_norm = dk_norm = None
         if qkv_TE is not None and q_norm_H is not None and k_norm_H is not None:
             num_rows, num_heads, head_dim = grad_q.shape
             heads = _wide(qkv_TE).view(num_rows, -1, head_dim)
-            grad_q, dq_norm = _head_norm_backward(grad_q, heads[:, :num_heads], q_norm_H, eps)
-            k = heads[:, num_heads : num_heads + grad_k.shape[1]]
-            grad_k, dk_norm = _head_norm_backward(grad_k, k, k_norm_H, eps)
+            q, k = heads[:, :num_heads], heads[:, num_heads : num_heads + grad_k.shape[1]]
+            grad_q, dq_norm = _head_norm_backward(
+                grad_q, q, q_norm_H, eps, needs_weight=needs_norms
+            )
+            grad_k, dk_norm = _head_norm_backward(
+                grad_k, k, k_norm_H, eps, needs_weight=needs_norms
+            )
         parts = [part.flatten(1).to(dtype) for part in (grad_q, grad_k, grad_v)]
         return torch.cat(parts, 1), dq_norm, dk_norm
 
@@ -187,7 +190,7 @@ class TorchBackend:
     def write_kv(
         self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
     ) -> None:  # fmt: skip
-        """Writes that are skipped repeat the first one that is not: which those are, only the device knows."""
+        """Skipped writes repeat the first real one, since only the device knows which are skipped."""
         if not len(slots_W):
             return
         is_kept_W = slots_W >= 0
@@ -217,7 +220,7 @@ class TorchBackend:
     def packed_attention(
         self, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout, scale: float
     ) -> tuple[Tensor, Tensor | None]:
-        """Keeps nothing: the backward computes all of it again."""
+        """Keeps nothing: the backward recomputes the forward."""
         pages = _filled_pages(k_TKH, v_TKH, layout)
         return self.paged_attention(q_TNH, *pages, layout.plan, scale), None
 
@@ -225,7 +228,7 @@ class TorchBackend:
         self, grad_TNH: Tensor, q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, out_TNH: Tensor, kept: Tensor | None,
         layout: PackedLayout, scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Autograd's, of the forward's formula."""
+        """Autograd of the forward formula."""
         with torch.enable_grad():
             q, k, v = (x.detach().requires_grad_() for x in (q_TNH, k_TKH, v_TKH))
             out, _ = TorchBackend.packed_attention(self, q, k, v, layout, scale)
@@ -245,70 +248,56 @@ class TorchBackend:
             self.product(hidden_RD, weight_CD, out_MO=packed_RC, compute=compute)
 
     def add_chunk(
-        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
-    ) -> None:  # fmt: skip
+        self, logits_RC: Tensor, temperature_R: Tensor, stats: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
         """See ``reference.merge_statistics``."""
-        peak, mass, moment, target_logit = stats
-        scaled_RC = logits_RC / temperature_R[:, None]
-        merged = reference.merge_statistics(
-            (peak, mass, moment), reference.chunk_statistics(scaled_RC)
-        )
-        place_R1, is_inside_R = _place(local_target_R, logits_RC.shape[1])
-        found_R = scaled_RC.gather(1, place_R1).squeeze(1)
-        target_logit.copy_(torch.where(is_inside_R, found_R, target_logit))
-        for column, new in zip((peak, mass, moment), merged, strict=True):
+        chunk = reference.chunk_statistics(logits_RC / temperature_R[:, None])
+        for column, new in zip(stats, reference.merge_statistics(stats, chunk), strict=True):
             column.copy_(new)
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
-        """In float64: torch's vectorised float32 log differs from its scalar tail, so a row's bits would depend on its place."""
+        """The log in float64: torch's float32 loop and its tail differ, so bits would depend on a row's place."""
         return peak_R + mass_R.double().log().to(peak_R.dtype)
 
     def logits_gradient_(
-        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
-    ) -> None:  # fmt: skip
-        """``(target? - softmax) * grad / T``."""
-        per_logit_R = grad_R / temperature_R
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
+    ) -> None:
+        """``-softmax * grad / T``."""
         logits_RC.div_(temperature_R[:, None]).sub_(lse_R[:, None]).exp_()
-        logits_RC.mul_(-per_logit_R[:, None])
-        place_R1, is_inside_R = _place(local_target_R, logits_RC.shape[1])
-        logits_RC.scatter_add_(1, place_R1, torch.where(is_inside_R, per_logit_R, 0.0)[:, None])
+        logits_RC.mul_(-(grad_R / temperature_R)[:, None])
 
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Statistics by ``add_chunk``, as for a token that is scored: a log-prob has the same bits from both."""
+        """Statistics by ``add_chunk``, as in scoring: both give a log-prob the same bits."""
         num_rows, parts = logits.shape[1], []
         for begin, chunk_RC in zip(range(0, vocab_limit, VOCAB_CHUNK), logits, strict=True):
             width = min(VOCAB_CHUNK, vocab_limit - begin)
             parts.append(chunk_RC.view(-1)[: num_rows * width].view(num_rows, width)[which_R])
         logits_RV = edited(torch.cat(parts, 1), rows)
-        peak, mass, moment, unused = (torch.zeros_like(rows.temperature_R) for _ in range(4))
+        peak, mass, moment = (torch.zeros_like(rows.temperature_R) for _ in range(3))
         peak.fill_(-torch.inf)
-        nowhere_R = torch.full_like(which_R, -1)
         for chunk_RC in logits_RV.split(VOCAB_CHUNK, dim=1):
-            self.add_chunk(chunk_RC, rows.temperature_R, nowhere_R, (peak, mass, moment, unused))
+            self.add_chunk(chunk_RC, rows.temperature_R, (peak, mass, moment))
         return draw(logits_RV, self.log_sum_exp(peak, mass), rows)
 
 
-def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
-    """Of ``x * rstd * weight`` over the last dimension; the weight's gradient is summed over all others."""
-    normed, scaled = x * rstd, grad * weight
+def _norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, *, needs_weight: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Backward of ``x * rstd * weight`` over the last dimension; sums the weight's gradient over all others."""
+    normed, scaled = x * rstd, grad * _wide(weight)
     dx = rstd * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
-    return dx, (grad * normed).double().flatten(0, -2).sum(0)
+    if not needs_weight:
+        return dx, None
+    return dx, (grad * normed).double().flatten(0, -2).sum(0).to(weight.dtype)
 
 
 def _head_norm_backward(
-    grad: Tensor, x: Tensor, weight_H: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+    grad: Tensor, x: Tensor, weight_H: Tensor, eps: float, *, needs_weight: bool
+) -> tuple[Tensor, Tensor | None]:
     _, rstd = reference.rms_norm(x, _wide(weight_H), eps)
-    dx, dweight = _norm_backward(grad, x, _wide(weight_H), rstd)
-    return dx, dweight.to(weight_H.dtype)
-
-
-def _place(local_target_R: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Column of each target in a chunk, cut to it, int64 [R, 1], and whether it is there."""
-    is_inside_R = (local_target_R >= 0) & (local_target_R < width)
-    return local_target_R.clamp(0, width - 1)[:, None], is_inside_R
+    return _norm_backward(grad, x, weight_H, rstd, needs_weight=needs_weight)
 
 
 def _filled_pages(k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
@@ -316,7 +305,7 @@ def _filled_pages(k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout) -> tuple[T
     shape = (layout.num_pages * PAGE_SIZE, num_kv_heads, head_dim)
     pages = []
     for rows_TKH in (k_TKH, v_TKH):
-        # index_select and index_copy, not [...]: the gradient of indexing adds in the order threads happen to come.
+        # index_select and index_copy, not [...]: the gradient of indexing adds in an order that timing decides.
         written = rows_TKH.index_select(0, layout.write_row_W)
         slots = rows_TKH.new_zeros(shape).index_copy(0, layout.write_slot_W, written)
         pages.append(slots.view(layout.num_pages, PAGE_SIZE, num_kv_heads, head_dim))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.attention_cases import Packed, Pages, packed_tree, random_qkv, softmax_attention
-from helpers.kernel_paths import PATHS, doubled, running_on, values_and_gradients
+from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import assert_notices, planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
@@ -16,18 +16,14 @@ from zerogap.kernels import (
     write_kv,
 )
 
+pytestmark = pytest.mark.usefixtures("path")
+
 # Two groups with prompts that end inside a page, a child of a child, a lone row, and padding.
 TREE = packed_tree(
     [(None, 0, 21), (0, 19, 5), (0, 19, 17), (2, 30, 4), (None, 0, 1), (None, 0, 16)],
     num_padding=3,
 )
 SCALE = 0.21
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def attend(q, k, v, packed=TREE, scale=SCALE):
@@ -96,7 +92,7 @@ def test_a_shared_prompt_gives_the_bits_and_gradients_of_prompts_of_their_own():
 
 
 def test_siblings_that_lie_among_other_groups_lose_no_gradient_to_another_thread():
-    # Two prompts whose siblings alternate: threads that took neighbours would add to the same pages.
+    # Two prompts whose siblings alternate: threads that take neighbouring rows add to the same pages.
     nodes = [(None, 0, 60), (None, 0, 60), *[(i % 2, 58, 30) for i in range(8)]]
     packed = packed_tree(nodes)
     inputs = random_qkv(packed.num_rows, 2, 1, 64)
@@ -242,7 +238,7 @@ def test_a_layout_for_another_number_of_rows_is_refused():
 
 def test_tensors_that_the_kernel_would_misread_are_refused(path):
     if path != "cpu":
-        pytest.skip("torch indexes whatever it is given")
+        pytest.skip("torch checks and indexes by itself")
     q, k, v = random_qkv(4, 2, 1, 16)
     pages = torch.zeros(1, 1, 16, 16)
     rows = torch.zeros(4, dtype=torch.int32)

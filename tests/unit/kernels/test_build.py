@@ -27,7 +27,7 @@ def cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """What a new process would have; the look-up and the report use it."""
+    """The kernels as in a new process; the look-up and the report use them."""
     kernels = NativeKernels()
     monkeypatch.setitem(BACKENDS, "cpu", kernels)
     monkeypatch.setattr(probe_module, "native", kernels)
@@ -42,7 +42,7 @@ def no_compiler(monkeypatch, tmp_path):
 
 @pytest.fixture
 def slow_compiler(monkeypatch, tmp_path):
-    """A ``g++`` that writes the library in two halves, and a line to a log each time it runs."""
+    """A ``g++`` that writes the library in two halves, and logs a line per run."""
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "g++"
@@ -132,7 +132,7 @@ def test_another_compiler_or_processor_has_a_library_of_its_own(cache, monkeypat
 def test_of_builders_at_the_same_time_one_compiles_and_all_load_a_whole_library(
     cache, slow_compiler
 ):
-    """Threads stand for processes: what they share is the folder, and the compiler is a process."""
+    """Threads stand for processes: they share only the folder, and the compiler is a process."""
     with ThreadPoolExecutor(4) as pool:
         libraries = [f.result() for f in [pool.submit(build.load_library) for _ in range(4)]]
     assert slow_compiler.read_text().count("run") == 1

@@ -1,19 +1,15 @@
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, doubled, running_on, values_and_gradients
+from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import assert_notices, planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
 from zerogap.errors import KernelError
 from zerogap.kernels import VOCAB_CHUNK, Head, log_probs
 
+pytestmark = pytest.mark.usefixtures("path")
+
 TEMPERATURES = (0.3, 0.6, 1.0, 1.7)
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def random_head(num_rows, vocab, width=12, *, padding=0):
@@ -67,7 +63,7 @@ def check_renormalises(log_probs_V):
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_log_probs_sum_to_one_at_every_temperature(temperature):
-    """Cases 1 and 2: the logits are divided by T, never the log-probs."""
+    """The logits are divided by T, never the log-probs."""
     hidden, head, _, _ = random_head(1, 50)
     rows = hidden.expand(50, -1).contiguous()
     temperatures = torch.full((50,), temperature)
@@ -114,7 +110,7 @@ def test_extreme_logits_stay_finite():
 @pytest.mark.parametrize("place", [0, 5, VOCAB_CHUNK - 1, VOCAB_CHUNK, VOCAB_CHUNK + 19])
 @pytest.mark.parametrize("rest", [0.0, -torch.inf])
 def test_a_nan_logit_is_a_nan_log_prob_wherever_it_stands(place, rest):
-    # One row of every logit we like: hidden 1, head = the logits. -inf around a NaN must not hide it.
+    # A row of chosen logits: hidden is 1, the head is the logits. -inf around a NaN must not hide it.
     vocab = VOCAB_CHUNK + 20
     logits = torch.zeros(vocab)
     begin = place // VOCAB_CHUNK * VOCAB_CHUNK

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, doubled, running_on, values_and_gradients
+from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
@@ -14,14 +14,10 @@ from zerogap.kernels import (
     top_k_log_probs,
 )
 
+pytestmark = pytest.mark.usefixtures("path")
+
 TEMPERATURES = (0.3, 0.6, 1.0, 1.7)
 VOCABULARIES = [2, 17, 259, VOCAB_CHUNK, VOCAB_CHUNK + 1, 2 * VOCAB_CHUNK + 40]
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def random_head(num_rows, vocab, *, num_ids=6, width=12, padding=3):
@@ -39,7 +35,7 @@ def log_softmax(hidden, head, temperature, vocab):
 @pytest.mark.parametrize("vocab", VOCABULARIES)
 def test_log_probs_entropy_and_gradients_are_log_softmaxs(vocab):
     hidden, head, ids, temperature = random_head(5, vocab)
-    ids[1] = ids[1, 0]  # an id may be asked for more than once
+    ids[1] = ids[1, 0]  # an id may occur more than once
 
     def kernel(hidden, head):
         return log_probs_of(hidden, Head(head, vocab), ids, temperature)

@@ -1,4 +1,4 @@
-"""The gradient of a norm's weight adds up over all rows; its rounding must not show how many there were."""
+"""The gradient of a norm's weight sums over all rows; its rounding must not depend on their number."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from helpers.tolerance import GRADIENT
 
 from zerogap.kernels import qkv_rope, rms_norm, rope_tables
 
+pytestmark = pytest.mark.usefixtures("path")
 ROWS = 6000
 
 

@@ -1,6 +1,6 @@
-"""Model, trainer and engine on a device that is no CPU: every tensor is made there, and numbers cross at one place.
+"""Model, trainer and engine on a device other than the CPU: every tensor is created there; numbers cross in one place.
 
-``helpers/other_device.py`` runs the cases in a process of its own and says how it works without such a device.
+``helpers/other_device.py`` runs the cases in a process of its own and explains how it does without such a device.
 """
 
 import json

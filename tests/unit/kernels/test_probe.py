@@ -41,7 +41,7 @@ def test_the_probe_leaves_the_random_stream_alone():
 
 
 class NeedsTiles(NativeKernels):
-    """A BLAS whose rows depend on how many there are, unless the number is the tile's."""
+    """A BLAS whose rows depend on their number, except in tiles."""
 
     def product(self, x_MI, weight_OI, *arguments, **named):
         out = super().product(x_MI, weight_OI, *arguments, **named)

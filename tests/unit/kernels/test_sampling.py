@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, running_on
 from helpers.planted_fault import assert_notices, planted_fault
 from helpers.sampling_rows import kept_ids, rows_for
 from helpers.tolerance import EXACT, FP32_SAME_OP
@@ -19,13 +18,9 @@ from zerogap.kernels import (
     sample_tokens,
 )
 
+pytestmark = pytest.mark.usefixtures("path")
+
 INF = math.inf
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def draw(logits_V, rows, *, vocab_limit=None):
@@ -140,7 +135,7 @@ FILTERS = [
 
 
 def check_kept(logits, filters, expected, temperature=0.7):
-    """Exactly the expected ids can be drawn, each over its share, and the kept mass is theirs."""
+    """Exactly the expected ids can be drawn, each over its share, and kept_log_mass is their log mass."""
     scaled = logits.double() / torch.tensor(temperature).double()
     share = scaled[expected].softmax(0).cumsum(0)
     middle = share - scaled[expected].softmax(0) / 2
@@ -249,7 +244,7 @@ def test_ids_at_or_past_the_limit_are_never_drawn_and_carry_no_mass():
     ids=str,
 )
 def test_the_samplers_log_prob_has_the_bits_of_the_trainers(vocab, filters):
-    """Cases 1 and 2: at every temperature the engine's number is the trainer's."""
+    """At every temperature the engine's number is the trainer's."""
     hidden, head = torch.randn(12, 16), torch.randn(vocab, 16)
     temperature = torch.tensor([0.3, 0.6, 1.0, 1.7]).repeat(3)
     rows = replace(rows_for(noise(12), **filters), temperature_R=temperature)
@@ -298,7 +293,7 @@ def test_only_the_row_that_has_no_distribution_is_lost():
 
 def test_a_negative_edit_id_is_refused(path):
     if path != "cpu":
-        pytest.skip("torch reads no memory that is not its own")
+        pytest.skip("torch checks its own indices")
     with pytest.raises(KernelError, match="edit_ids hold -1"):
         draw(torch.randn(5), rows_for([0.5], edits=[(-1, 1.0, 0.0)]))
 

@@ -1,4 +1,4 @@
-"""Which products are faster is timed on the given weights, and a near tie goes to the exact ones."""
+"""Both kinds of GEMM are timed on the given weights, and a near tie goes to the exact ones."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_a_blas_has_to_be_clearly_faster(blas_s, expected):
 def test_the_report_says_what_was_timed_and_what_is_taken():
     report = str(FastGemm(engine=times(0.0126, 0.0229, 64), trainer=times(0.2, 0.1, 512)))
     assert report == (
-        "products timed on 2 threads: engine, 64 rows: exact 12.6 ms, BLAS 22.9 ms, exact taken; "
+        "GEMMs timed on 2 threads: engine, 64 rows: exact 12.6 ms, BLAS 22.9 ms, exact taken; "
         "trainer, 512 rows: exact 200.0 ms, BLAS 100.0 ms, blas taken"
     )
 

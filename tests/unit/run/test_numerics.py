@@ -42,7 +42,7 @@ def test_fast_takes_the_faster_products_for_each_side(policy, monkeypatch):
     monkeypatch.setattr(Policy, "fastest_gemm", times)
     settled = settle_numerics(policy, "fast", **ROWS)
     assert (settled.engine, settled.trainer) == ("blas", "exact")
-    assert "fast, products timed on 2 threads: engine, 8 rows: exact 2000.0 ms" in settled.report
+    assert "fast, GEMMs timed on 2 threads: engine, 8 rows: exact 2000.0 ms" in settled.report
     assert settled.report.endswith("the gap may be above 0 and is measured")
 
 

@@ -1,5 +1,5 @@
 // Attention over pages, and writing to them. A row's bits are the same in decode, chunked prefill and training: the
-// micro-kernels of attention_tiles.h add a (query, key) pair's terms in one order, whatever shares a load with it.
+// micro-kernels of attention_tiles.h add the terms of a (query, key) pair in one order, whatever shares a load with it.
 //
 // Layout: k[P, K, H, 16], v[P, K, 16, H]; H is a multiple of 16.
 #include <atomic>
@@ -11,7 +11,7 @@ using namespace zg;
 
 namespace {
 
-// Scores to exp(score - max); hidden keys and the rest of the last page become 0. Returns the mass.
+// Turns scores into exp(score - max); hidden keys and the rest of the last page become 0. Returns their sum, the mass.
 float softmax_numerators(float* s, int64_t limit, float* peak_out) {
   const int64_t full = limit / S * S, end = (limit + S - 1) / S * S;
   if (full < end)
@@ -37,7 +37,7 @@ struct Forward {
   int64_t N, K, H, group;
   float scale;
   float* shared;              // scores and masses of split blocks
-  std::atomic<int32_t>* done;  // a split block and head: finished score items, one more after the softmax
+  std::atomic<int32_t>* done;  // per split block and head: finished score items, plus one after the softmax
 
   Pages keys(int64_t head) const { return {kc, K * H * S, head * H * S}; }
   Pages values(int64_t head) const { return {vc, K * H * S, head * H * S}; }
@@ -64,7 +64,7 @@ struct Forward {
       for (int64_t x = dim; x < dim_end; x += W) store(o[i] + x, div(load(o[i] + x), set1(mass[i])));
   }
 
-  // What an item reads first.
+  // The pages that an item reads first.
   StepPages first_pages(int32_t i) const {
     if (i >= plan.header.num_items) return {};
     const Item& item = plan.items[i];
@@ -73,7 +73,7 @@ struct Forward {
                      item.work == VALUES ? values(item.head) : keys(item.head));
   }
 
-  // Does an item and takes the next one from `queue` before its last pages, to ask for that one's first.
+  // Computes an item. Takes the next one from `queue` before its own last pages, to prefetch the next item's first.
   int32_t run(const Item& item, std::atomic<int32_t>& queue) const {
     static thread_local Queries queries;
     static thread_local Buffer buffer;
@@ -95,13 +95,13 @@ struct Forward {
     std::atomic<int32_t>& finished = done[b.split * K + item.head];
     if (item.work == SCORES) {
       scores(item.begin, item.end, {});
-      // Whoever comes last has everybody's scores.
+      // The thread that finishes last sees the scores of all.
       if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 == b.pieces) {
         softmax(b, queries, s, mass);
         finished.fetch_add(1, std::memory_order_release);
       }
     } else {
-      // Items are taken in order, so the scores are done or another thread is at them.
+      // Items are taken in order, so the scores are done or another thread is computing them.
       wait_until([&] { return finished.load(std::memory_order_acquire) > b.pieces; });
       mix(b, queries, s, mass, item.head, item.begin, item.end, {});
     }
@@ -121,7 +121,7 @@ void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64
     if (slot[i] < 0) return;
     const int64_t r = row ? row[i] : i, offset = slot[i] % S;
     for (int64_t h = 0; h < K; ++h) {
-      // A key touches a line a dim, each of which comes from memory first: ask for those of the next row.
+      // A key touches one cache line per dim, and each must come from memory: prefetch those of the next row.
       if (i + 1 < n && slot[i + 1] >= 0 && slot[i + 1] / S != slot[i] / S)
         for (int64_t x = 0; x < H; ++x) __builtin_prefetch(kc + place(i + 1, h) + x * S, 1);
       const float* ks = k + (r * K + h) * H;
@@ -130,11 +130,11 @@ void zg_write_kv(const float* k, const float* v, const int64_t* row, const int64
       if (v) std::memcpy(vc + place(i, h) + offset * H, v + (r * K + h) * H, sizeof(float) * H);
     }
   };
-  // Pieces are pages long: a page's lines are written by one thread.
+  // A piece is as long as a page, so that mostly one thread writes the lines of a page.
   for_rows(n, S, write_row);
 }
 
-// plan: of zg_attention_plan. lse: [T, N] or null. out (and lse) of padding rows are set to 0.
+// plan_data: from zg_attention_plan. lse: [T, N] or null. Sets out (and lse) of padding rows to 0.
 void zg_paged_attention(const float* q, const float* kc, const float* vc, int32_t* plan_data, float* out, float* lse,
                         int64_t N, int64_t K, int64_t H, float scale) {
   static thread_local Buffer shared;

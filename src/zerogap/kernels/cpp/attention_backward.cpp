@@ -1,6 +1,6 @@
-// Gradients of packed attention. Threads take (block, head) items as in the forward pass; gradients of a page's keys
-// and values are added block after block, in the order of the plan, by whoever has the block: each waits for its turn
-// at a page. Results do not depend on the number of threads.
+// Gradients of packed attention. Threads take (block, head) items as in the forward pass. A thread adds its block's
+// gradients to a page's keys and values when it is the block's turn at the page, in the order of the plan. Results do
+// not depend on the number of threads.
 #include <atomic>
 
 #include "attention_block.h"
@@ -27,7 +27,7 @@ struct Backward {
     return sum_lanes(sum);
   }
 
-  // Scores to softmax weights p, and their gradients to those of the scores, p * (g - delta) * scale.
+  // Turns scores into softmax weights p, and gradients g of p into those of the scores: p * (g - delta) * scale.
   void weights(const Block& b, const Queries& queries, const float* const* dos, float* w, float* g) const {
     const int64_t ld = score_stride(b);
     for (int64_t i = 0; i < queries.size(); ++i) {
@@ -82,7 +82,7 @@ struct Backward {
 
 extern "C" {
 
-// dk_pages, dv_pages [P, K, S, H] are zeroed by the caller, dq of padding rows too.
+// The caller zeroes dk_pages and dv_pages [P, K, S, H], and dq of padding rows.
 void zg_packed_attention_backward(const float* grad_out, const float* q, const float* out, const float* lse,
                                   const float* kt, const float* kr, const float* vt, int32_t* plan_data,
                                   float* dq, float* dk_pages, float* dv_pages, int64_t P, int64_t N, int64_t K,
@@ -99,7 +99,7 @@ void zg_packed_attention_backward(const float* grad_out, const float* q, const f
   });
 }
 
-// drow[r] = sum of its slots' gradients, slots ascending. row ascends.
+// drow[r] = sum of the gradients of its slots, slots ascending. `row` is ascending.
 void zg_gather_slots(const float* pages, const int64_t* row, const int64_t* slot, int64_t n, float* drow, int64_t K,
                      int64_t H) {
   // A piece begins and ends between two rows.

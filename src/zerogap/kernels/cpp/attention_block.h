@@ -14,15 +14,6 @@ struct Pages {
   const float* operator[](int64_t page) const { return data + page * page_stride + head_offset; }
 };
 
-// Buffers of one thread, which live as long as it does: layers allocate nothing.
-struct Buffer {
-  std::vector<float> storage;
-  float* floats(int64_t n) {
-    if (int64_t(storage.size()) < n + W) storage.resize(n + W);
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
-  }
-};
-
 // Query vectors of one key/value head: rows of a block times the heads of the group.
 struct Queries {
   std::vector<const float*> q;
@@ -40,7 +31,7 @@ struct Queries {
   int64_t size() const { return q.size(); }
 };
 
-// A step's queries, counted in the block, and where its pages are in one of the layouts.
+// Where the pages of a step are in one of the layouts.
 struct StepPages {
   const float* at[STEP_PAGES];
   int64_t num = 0;
@@ -50,7 +41,7 @@ struct StepPages {
   }
 };
 
-// Walks steps [begin, end): f(step, its pages, the pages after it). `then` is what is read after the last one.
+// Calls f(step, its pages, the next step's pages) for steps [begin, end). `then`: the pages read after the last step.
 template <class F>
 inline void for_steps(const Plan& plan, int64_t begin, int64_t end, const Pages& pages, const StepPages& then, F f) {
   StepPages now(plan.steps[begin], pages);
@@ -76,7 +67,7 @@ inline void block_scores(const Plan& plan, const Block& b, int64_t begin, int64_
   });
 }
 
-// out[query][dims] += sum of w[query][key] * v[key] over the keys each query sees, ascending.
+// out[query][dims] += sum of w[query][key] * v[key] over the keys that each query sees, ascending.
 inline void block_values(const Plan& plan, const Block& b, const Queries& queries, int64_t group, const float* w,
                          const Pages& v, const StepPages& then, int64_t H, int64_t dim, int64_t dim_end,
                          float* const* out) {

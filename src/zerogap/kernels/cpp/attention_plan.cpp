@@ -1,4 +1,4 @@
-// Fills the plan of attention_plan.h: which rows go together, over which pages, in which order.
+// Builds the plan of attention_plan.h: which rows form a block, over which pages, in which order.
 #include "attention_plan.h"
 
 #include <algorithm>
@@ -12,10 +12,11 @@ namespace {
 
 // Loading a page from memory takes as long as multiplying it with this many queries.
 constexpr int64_t QUERIES_A_LOAD = 10;
-// Queries a block. More save loads of shared pages; these fill the register tiles, and their scores stay in cache.
+// Queries per block. More would save loads of shared pages; this many fill the register tiles, and their scores stay
+// in cache.
 constexpr int64_t BLOCK_QUERIES = 48;
 constexpr int64_t BLOCK_FLOATS = 96 * 1024;
-// A whole (block, head) that takes more than this share of a thread's work is cut if the threads are uneven.
+// A (block, head) that takes more than this share of a thread's work is split if the threads' loads are uneven.
 constexpr double LARGE_SHARE = 0.125, UNEVEN = 1.04;
 
 struct Shape {
@@ -27,7 +28,7 @@ struct Builder {
   Shape shape;
   std::vector<Row> rows;
   std::vector<int32_t> sequence;  // of each row
-  std::vector<int32_t> shared;    // leading pages that a row and the row before it both see and have in common
+  std::vector<int32_t> shared;    // leading pages that a row and the row before it have in common and both see
   std::vector<int32_t> padding;
   std::vector<Block> blocks;
   std::vector<int64_t> cost;  // of one head of each block
@@ -70,7 +71,7 @@ struct Builder {
     }
   }
 
-  // Rows that share pages, until a block is full; then it ends where its later half shares least.
+  // A block takes rows that share pages until it is full; then it ends where rows of its later half share least.
   void cut_blocks() {
     const int64_t n = rows.size();
     for (int64_t begin = 0; begin < n;) {
@@ -103,7 +104,7 @@ struct Builder {
     return s.num_pages * std::max((s.row_end - s.row_begin) * shape.group, QUERIES_A_LOAD);
   }
 
-  // Pages from `depth` on of neighbouring rows that share all pages before it.
+  // Steps over the pages from `depth` on, of neighbouring rows that share all pages before it.
   void add_steps(int64_t begin, int64_t end, int64_t depth) {
     int64_t common = end - begin == 1 ? pages(begin) : pages(begin + 1);
     for (int64_t i = begin + 1; i < end; ++i) common = std::min<int64_t>(common, shared[i]);
@@ -139,7 +140,7 @@ struct Builder {
         for (int64_t p = 0; p < steps[i].num_pages; ++p) steps[i].turn[p] = count[steps[i].page[p]]++;
   }
 
-  // Parts of equal size that `count` tasks are best cut into, so that all threads end together.
+  // The best number of equal parts to cut each of `count` tasks into, so that all threads end together.
   int64_t even_parts(int64_t count, int64_t most, bool divides) const {
     int64_t best = 1;
     double least = 1e30;
@@ -158,7 +159,7 @@ struct Builder {
     return *std::max_element(load.begin(), load.end()) > UNEVEN * total / shape.threads;
   }
 
-  // Items in the order in which threads take them: values of split blocks come last, when their scores are done.
+  // Items in the order in which threads take them: values of split blocks come last, after their scores.
   void add_items() {
     if (shape.threads > 1 && is_uneven()) {
       const int64_t total = std::accumulate(cost.begin(), cost.end(), int64_t(0)) * shape.K;
@@ -189,7 +190,7 @@ struct Builder {
       int32_t begin = b.step_begin;
       for (int32_t i = b.step_begin, piece = 1; i < b.step_end; ++i) {
         done += step_cost(steps[i]);
-        // Each of the pieces gets a step at least.
+        // Each piece gets at least one step.
         const bool is_last = piece == b.pieces, must_end = b.step_end - 1 - i == b.pieces - piece;
         if (i + 1 == b.step_end || (!is_last && (must_end || done * b.pieces >= cost[block] * piece))) {
           items.push_back({SCORES, block, k, begin, i + 1});
@@ -214,7 +215,7 @@ struct Builder {
   }
 };
 
-// The first row that reads a table entry or a page that does not exist, or T.
+// The first row that reads a table entry or a page that does not exist; T if there is none.
 int64_t first_bad_row(const Shape& d, const int32_t* seq, const int32_t* pos, int64_t T, int64_t B, int64_t num_pages) {
   std::vector<int64_t> checked(B, 0);
   for (int64_t t = 0; t < T; ++t) {
@@ -232,7 +233,7 @@ int64_t first_bad_row(const Shape& d, const int32_t* seq, const int32_t* pos, in
 
 extern "C" {
 
-// Returns -1, or the row that reads a page that does not exist; -2 if the plan is larger than `capacity` int32.
+// Returns -1, or the first row that reads a page that does not exist; -2 if the plan is larger than `capacity` int32.
 int64_t zg_attention_plan(const int32_t* table, int64_t B, int64_t ld, const int32_t* seq, const int32_t* pos,
                           int64_t T, int64_t num_pages, int64_t group, int64_t K, int64_t H, int64_t threads,
                           int32_t* out, int64_t capacity) {

@@ -1,9 +1,9 @@
-// The work of one attention call, laid out once a forward pass and read by all of its layers.
+// The work of one attention call, laid out once per forward pass and read by all of its layers.
 //
 // Rows are sorted so that rows which see the same pages are neighbours, and cut into blocks. Within a block the
-// pages form a tree: shared ones at the root, each row's own at the leaves. A step is a few pages of one node with the
-// rows that see them; steps stand in order of depth, so that every row meets its keys in ascending order. What a
-// block is depends on the rows alone; only the order and the cutting of items depend on the number of threads.
+// pages form a tree: shared pages at the root, each row's own at the leaves. A step is a few pages of one node with the
+// rows that see them. Steps are in order of depth, so that every row reads its keys in ascending order. The blocks
+// depend on the rows alone; only the order and the splitting of items depend on the number of threads.
 //
 // One int32 array: Header, then Row[num_rows], int32[num_padding], Block[num_blocks], Step[num_steps],
 // Item[num_items].
@@ -12,12 +12,12 @@
 
 namespace zg {
 
-constexpr int S = 16;         // slots a page
-constexpr int STEP_PAGES = 4;  // pages a step: what one core's first-level cache holds beside queries and scores
+constexpr int S = 16;         // slots per page
+constexpr int STEP_PAGES = 4;  // pages per step: they fit in the first-level cache beside queries and scores
 
 struct Header {
   int32_t num_rows, num_padding, num_blocks, num_steps, num_items;
-  int32_t num_split;      // blocks whose work is cut below (block, head)
+  int32_t num_split;      // blocks whose work is split below (block, head)
   int32_t shared_floats;  // scores and masses of split blocks, of all heads
 };
 
@@ -29,7 +29,7 @@ struct Block {
   int32_t row_begin, row_end, step_begin, step_end;
   int32_t num_pages;  // of its longest row
   int32_t split;      // number among the split blocks, -1 if each head is one item
-  int32_t pieces;     // score items a head, if split
+  int32_t pieces;     // score items per head, if split
   int32_t shared_at;  // float offset of its first head's scores, if split
 };
 
@@ -37,7 +37,7 @@ struct Step {
   int32_t row_begin, row_end;  // of the plan's rows
   int32_t first_page, num_pages;
   int32_t page[STEP_PAGES];
-  int32_t turn[STEP_PAGES];  // how many steps, in order of blocks, have the page before
+  int32_t turn[STEP_PAGES];  // number of earlier steps, in order of blocks, that have the page
 };
 
 enum Work : int32_t { WHOLE, SCORES, VALUES };
@@ -47,7 +47,7 @@ struct Item {
   int32_t begin, end;  // SCORES: steps of the block; VALUES: dims
 };
 
-// Where the parts of a plan are.
+// Pointers to the parts of a plan.
 struct Plan {
   Header header;
   Row* rows;
@@ -67,7 +67,7 @@ struct Plan {
   const int32_t* end() const { return reinterpret_cast<const int32_t*>(items + header.num_items); }
 };
 
-// Floats between the scores of neighbouring queries. The odd vector keeps rows of 2^n keys out of one cache set.
+// Floats between the scores of neighbouring queries. The extra vector keeps rows of 2^n keys out of one cache set.
 inline int64_t score_stride(const Block& b) { return (int64_t(b.num_pages) + 1) * S; }
 
 // Scores and masses of one head of a block, in floats.

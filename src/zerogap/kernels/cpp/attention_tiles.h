@@ -1,9 +1,9 @@
 // The micro-kernels of attention, forward and backward:
-//   scores:     q[h] * k[h][16 keys]         one accumulator of 16 keys a (query, page), h ascending
-//   accumulate: w[j] * v[j][16 dims]         one accumulator of 16 dims a (query, dim block), j ascending
-//   outer:      w[query][j] * x[query][dims] one accumulator a (key, dim block), queries ascending
-// How many queries or pages share a load changes the speed and never a (query, key) pair's additions.
-// An accumulator that is stored and loaded again between two steps keeps its bits.
+//   scores:     q[h] * k[h][16 keys]         one accumulator of 16 keys per (query, page), h ascending
+//   accumulate: w[j] * v[j][16 dims]         one accumulator of 16 dims per (query, dim block), j ascending
+//   outer:      w[query][j] * x[query][dims] one accumulator per (key, dim block), queries ascending
+// The number of queries or pages that share a load changes the speed, never the additions of a (query, key) pair.
+// An accumulator keeps its bits when it is stored and loaded again between two steps.
 #pragma once
 #include <algorithm>
 
@@ -20,10 +20,10 @@ constexpr int QUERIES = 6, PAGES = 2, PAGES_OF_FEW = 4, DIMS = 4;
 // Of 16 registers of half the width, 8 accumulate.
 constexpr int QUERIES = 2, PAGES = 2, PAGES_OF_FEW = 2, DIMS = 2;
 #endif
-constexpr int FEW = 3;  // so few queries take more pages at once
+constexpr int FEW = 3;  // up to so many queries take more pages at once
 
-// Pages that come next: some of their lines are asked for with every turn of a running loop, so that memory
-// works while the core multiplies. They go to the second-level cache, which waits for more lines at once than the first.
+// The next pages: every iteration of a running loop prefetches some of their lines, so that memory works while the
+// core multiplies. They go to the second-level cache, which can wait for more lines at once than the first.
 struct Ahead {
   const float* page[STEP_PAGES];
   int64_t num = 0, line = 0, lines = 0;
@@ -144,8 +144,8 @@ inline void outer_page(const float* w, int64_t ld, const float* const* x, int64_
   }
 // clang-format on
 
-// f(begin, count, ahead) for tiles of at most QUERIES queries, as equal as can be; each asks for its part of the
-// pages that come next.
+// Calls f(begin, count, ahead) for tiles of at most QUERIES queries, as equal as possible; each tile prefetches its
+// part of the next pages.
 template <class F>
 inline void for_tiles(int64_t begin, int64_t end, const float* const* next, int64_t num_next, int64_t H, F f) {
   const int64_t n = end - begin, tiles = (n + QUERIES - 1) / QUERIES;

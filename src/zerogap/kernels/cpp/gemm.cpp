@@ -1,16 +1,15 @@
-// The three products of a linear layer, exact by construction where a BLAS has to be probed:
+// The three GEMMs of a linear layer, batch-invariant by construction (a BLAS has to be probed):
 //   nt: y = x * w^T (+ bias) (+ residual)    the forward
-//   nn: dx = dy * w                          backward to the input
-//   tn: dw (+)= dy^T * x                     backward to the weight
-// Each output adds blocks of 256 terms, each block one accumulator, terms ascending, fused multiply-add, whatever
-// the number of rows is and wherever a row stands. How a product is cut into tiles and threads never shows.
+//   nn: dx = dy * w                          gradient of the input
+//   tn: dw += dy^T * x                       gradient of the weight
+// Each output adds blocks of 256 terms: one accumulator per block, terms ascending, fused multiply-add, whatever the
+// number of rows and the place of a row. The cutting into tiles and threads changes no bit.
 //
-// A panel of columns of the right-hand side is laid out once ([k][COLUMNS], in the core's second-level cache) and
-// all rows of the left-hand side pass over it in tiles. The weights of the *next* panel are fetched from memory
-// meanwhile: with 64 rows that is the difference between 150 and 190 GFLOP/s.
+// A panel of columns of the right-hand side is laid out once ([k][COLUMNS], in the core's second-level cache), and
+// all rows of the left-hand side pass over it in tiles. Meanwhile the weights of the *next* panel are prefetched from
+// memory: with 64 rows that is the difference between 150 and 190 GFLOP/s.
 #include <algorithm>
 #include <atomic>
-#include <vector>
 
 #include "pool.h"
 #include "transpose.h"
@@ -20,7 +19,7 @@ using namespace zg;
 
 namespace {
 
-constexpr int64_t BLOCK = 256;  // shorter sums of sums lose less than one long sum
+constexpr int64_t BLOCK = 256;  // a sum of short sums loses less precision than one long sum
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
 #define ZG_HAS_GEMM 1
@@ -31,9 +30,9 @@ constexpr int64_t ROWS = 6, VECS = 1;  // 12 accumulators, 2 columns and a row o
 #endif
 constexpr int64_t COLUMNS = VECS * W;
 constexpr int64_t MOST = 8;  // rows of the largest tile that is compiled
-constexpr int64_t FEW = 8;   // up to so many rows, reading the weight is what costs
+constexpr int64_t FEW = 8;   // up to so many rows, reading the weight takes most of the time
 
-// Inlined by hand: GCC treats its own builtin as a barrier and then keeps the accumulators in memory.
+// Inline assembly: GCC treats its own builtin as a barrier and then keeps the accumulators in memory.
 inline void prefetch(const float* p) {
 #if defined(__x86_64__) || defined(__i386__)
   asm volatile("prefetcht1 %0" ::"m"(*reinterpret_cast<const char(*)[64]>(p)));
@@ -42,20 +41,20 @@ inline void prefetch(const float* p) {
 #endif
 }
 
-// Element (row, k) of the left-hand side: stored by rows, or by k for the product with a transposed matrix.
+// The left-hand side: stored by rows, or by k for the GEMM with a transposed matrix.
 struct Left {
   const float* data;
   int64_t ld;
 };
 
-// What fetches the next panel's weights during the products with this one; step 0 fetches nothing new.
+// Prefetches the next panel's weights while this panel is multiplied; step 0 prefetches nothing new.
 struct Ahead {
   const float* at;
   int64_t step;
 };
 
-// The weight [N, K] of the product that is expected after this one, or null: its first panels are fetched during the
-// last ones of this product, for the thread that will take them.
+// The weight [N, K] of the GEMM that is expected after this one, or null: each thread prefetches the panel that it will
+// take first, during its last panel of this GEMM.
 struct Next {
   const float* w;
   int64_t N, K;
@@ -89,7 +88,7 @@ inline __attribute__((always_inline)) void add_term(Sums<R>& acc, const float* x
   }
 }
 
-// A finished block, into or onto total[R][COLUMNS].
+// Stores a finished block in total[R][COLUMNS], or adds it.
 template <int R>
 inline __attribute__((always_inline)) void add_block(const Sums<R>& acc, bool is_first, float* total) {
 #pragma GCC unroll 16
@@ -123,9 +122,8 @@ void multiply(Left a, const float* panel, int64_t K, Ahead& ahead, float* total)
   }
 }
 
-// What is done to a finished product: a bias is added by column, then a residual by row (which may be the output
-// itself; either may be null), then the sum is rounded to bf16 if asked. Pointers are those of a tile's first column
-// and row.
+// What is added to a finished GEMM: a bias by column, then a residual by row (which may be the output itself; either
+// may be null). Then the sum is rounded to bf16 if asked. Pointers are those of a tile's first column and row.
 struct Extras {
   const float *bias, *residual;
   bool bf16 = false;
@@ -171,7 +169,7 @@ void multiply_rows(int64_t rows, Left a, const float* panel, int64_t K, Ahead& a
   }
 }
 
-// panel[k][c] = w[column + c][k]; columns at or past N are 0. Fetches as much from `ahead` as it reads.
+// panel[k][c] = w[column + c][k]; columns at or past N are 0. Prefetches as much from `ahead` as it reads.
 void pack_transposed(const float* w, int64_t N, int64_t K, int64_t column, Ahead ahead, float* panel) {
   for (int64_t c = 0; c < COLUMNS; c += W) {
     const int64_t valid = std::min<int64_t>(W, N - column - c);
@@ -244,27 +242,18 @@ void multiply_few_rows(int64_t rows, const float* x, const float* w, int64_t K, 
   }
 }
 
-// This thread's memory for one purpose, kept between calls: fresh memory would be page-faulted every time.
-struct Scratch {
-  std::vector<float> storage;
-  float* get(int64_t floats) {
-    if (int64_t(storage.size()) < floats + 16) storage.assign(floats + 16, 0.0f);
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
-  }
-};
-
 float* panel_storage(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get(floats);
+  static thread_local Buffer buffer;
+  return buffer.floats(floats);
 }
 
 float* input_storage(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get(floats);
+  static thread_local Buffer buffer;
+  return buffer.floats(floats);
 }
 
-// Work items: panels, times parts of the rows where there are too few panels for the threads. Items are taken one
-// after the other; `next` is known while one is worked on, so that its weights can be fetched.
+// Work items: panels, times parts of the rows if there are too few panels for the threads. A thread takes its next item
+// before it computes the current one, to prefetch the next weights.
 struct Items {
   int64_t panels, parts, M;
   std::atomic<int64_t> taken{0};
@@ -286,10 +275,10 @@ void multiply_item(const Items& items, int64_t item, Left a, const float* panel,
   alignas(64) float total[MOST * COLUMNS];
   const int64_t column = items.column(item), begin = items.begin(item), end = items.end(item);
   const int64_t tiles = (end - begin + ROWS - 1) / ROWS;
-  // A fetch every 4 terms: 8 tiles fetch a panel of COLUMNS rows once.
+  // One prefetch per 4 terms: 8 tiles prefetch a panel of COLUMNS rows once.
   Ahead ahead{fetch ? fetch : panel, fetch ? 16 : 0};
   for (int64_t i = 0, m = begin; i < tiles; ++i) {
-    const int64_t rows = (end - m + tiles - i - 1) / (tiles - i);  // as even as can be
+    const int64_t rows = (end - m + tiles - i - 1) / (tiles - i);  // as even as possible
     if (i == 8 * COLUMNS / 32) ahead = {panel, 0};
     multiply_rows<BY_K>(rows, {a.data + m * (BY_K ? 1 : a.ld), a.ld}, panel, K, ahead, total);
     finish(total, rows, extras.at(m, column, N), y + m * N + column, N, N - column);
@@ -330,8 +319,6 @@ void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t 
 void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F, int64_t bf16);
 
 #ifdef ZG_HAS_GEMM
-int64_t zg_has_gemm() { return 1; }
-
 // x [M, K], w [N, K], bias [N] or null, residual [M, N] or null, y [M, N]; y may be the residual itself.
 // bf16: y is rounded. next_w [next_N, next_K]: see Next.
 void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* residual, float* y, int64_t M,
@@ -345,7 +332,7 @@ void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* 
     float* panel = panel_storage(K * COLUMNS);
     for (int64_t item = items.take(); item < items.count();) {
       const int64_t next = items.take(), column = items.column(item);
-      // The last panel may be shorter than a panel: nothing past the weight is fetched.
+      // The last panel may be narrower than COLUMNS: nothing past the weight may be prefetched.
       const float* fetch = nullptr;
       if (next >= items.count())
         fetch = after.panel(thread);
@@ -359,7 +346,7 @@ void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* 
   });
 }
 
-// y = rms_norm(x, norm) * w^T + bias, in one call: the same two kernels.
+// y = rms_norm(x, norm) * w^T + bias, in one call of the same two kernels.
 void zg_norm_gemm_nt(const float* x, const float* norm, const float* w, const float* bias, float* y, int64_t M,
                      int64_t N, int64_t K, float eps, int64_t bf16, const float* next_w, int64_t next_N,
                      int64_t next_K) {
@@ -368,7 +355,7 @@ void zg_norm_gemm_nt(const float* x, const float* norm, const float* w, const fl
   zg_gemm_nt(normed, w, bias, nullptr, y, M, N, K, bf16, next_w, next_N, next_K);
 }
 
-// y = swiglu(gate_up [M, 2K]) * w^T + residual, in one call: the same two kernels.
+// y = swiglu(gate_up [M, 2K]) * w^T + residual, in one call of the same two kernels.
 void zg_swiglu_gemm_nt(const float* gate_up, const float* w, const float* residual, float* y, int64_t M, int64_t N,
                        int64_t K, int64_t bf16, const float* next_w, int64_t next_N, int64_t next_K) {
   float* active = input_storage(M * K);
@@ -398,13 +385,12 @@ void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, 
   });
 }
 
-// a [M, N], b [M, K], out [N, K] = a^T * b; adds to out, or replaces it. panels: room for `b` laid out in panels,
-// [K rounded up to zg_panel_columns()] * M floats.
+// a [M, N], b [M, K], out [N, K] += a^T * b. panels: room for `b` laid out in panels, [K rounded up to
+// zg_panel_columns()] * M floats.
 //
 // Both sides are laid out once: columns of a matrix whose width is a power of two share a few sets of the cache, and
-// walked in place they would be read from memory again and again.
-void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64_t M, int64_t N, int64_t K,
-                int64_t accumulate) {
+// reading them in place would load them from memory again and again.
+void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64_t M, int64_t N, int64_t K) {
   constexpr int64_t PART = 4 * MOST;  // columns of `a` that one thread lays out for all panels
   const int64_t num_panels = (K + COLUMNS - 1) / COLUMNS, num_parts = (N + PART - 1) / PART;
   for_rows(num_panels, 1, [&](int64_t p) { pack_plain(b, K, M, p * COLUMNS, panels + p * M * COLUMNS); });
@@ -420,29 +406,16 @@ void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64
         const float* panel = panels + p * M * COLUMNS;
         float* y = out + (first + n) * K + p * COLUMNS;
         Ahead nothing{panel, 0};
-        if (accumulate)
-          for (int64_t r = 0; r < rows; ++r)
-            for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
         multiply_rows<true>(rows, {part + n, PART}, panel, M, nothing, total);
-        finish(total, rows, {nullptr, accumulate ? y : nullptr}, y, K, K - p * COLUMNS);
+        finish(total, rows, {nullptr, y}, y, K, K - p * COLUMNS);
         n += rows;
       }
   });
 }
 
 int64_t zg_panel_columns() { return COLUMNS; }
-#else
-int64_t zg_has_gemm() { return 0; }
-void zg_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t,
-                const float*, int64_t, int64_t) {}
-void zg_norm_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t,
-                     float, int64_t, const float*, int64_t, int64_t) {}
-void zg_head_nt(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-void zg_swiglu_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t,
-                       const float*, int64_t, int64_t) {}
-void zg_gemm_nn(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-void zg_gemm_tn(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-int64_t zg_panel_columns() { return 1; }
 #endif
 
 }  // extern "C"

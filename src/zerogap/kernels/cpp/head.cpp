@@ -1,5 +1,5 @@
 // The head's statistics and the sampler. One function computes a chunk's (max, mass) for both, so that the
-// trainer's log-prob of a token and the engine's are the same bits.
+// trainer's log-prob of a token and the engine's have the same bits.
 #include <algorithm>
 #include <vector>
 
@@ -29,7 +29,7 @@ Stats chunk_stats(const float* logits, int64_t n, float temperature) {
   for (int64_t i = 0; i < n; i += W) top = vmax(top, scaled_lanes(logits, i, n, T));
   const float peak = max_lanes(top);
   if (peak == NEG_INF) {
-    // vmax forgets a NaN that something follows; where a number follows, the sums below find it again.
+    // vmax may drop a NaN. If any logit is finite, the sums below turn NaN; otherwise look for a NaN here.
     const bool has_nan = std::any_of(logits, logits + n, [](float x) { return std::isnan(x); });
     return {has_nan ? NOT_A_NUMBER : NEG_INF, 0.0f, 0.0f};
   }
@@ -39,7 +39,7 @@ Stats chunk_stats(const float* logits, int64_t n, float temperature) {
     vec d = sub(scaled_lanes(logits, i, n, T), p);
     vec e = exp(d);
     mass = add(mass, e);
-    // e is 0 where d is -inf; the clamp keeps 0 * -inf from becoming NaN.
+    // e is 0 where d is -inf; the clamp avoids 0 * -inf, which is NaN.
     moment = fma(e, vmax(d, set1(-128.0f)), moment);
   }
   return {peak, sum_lanes(mass), sum_lanes(moment)};
@@ -68,7 +68,7 @@ inline float log_sum_exp(float peak, float mass) { return peak + float(std::log(
 
 constexpr int64_t CHUNK = 4096;  // constants.VOCAB_CHUNK
 
-// Logits of one row, chunk after chunk: [chunks][M][CHUNK], the last chunk packed to its own width.
+// Logits of one row, chunk by chunk: [chunks][M][CHUNK], the last chunk packed to its own width.
 struct Row {
   float* base;
   int64_t r, M, V;
@@ -91,7 +91,7 @@ void keep_top_k(std::vector<Candidate>& kept, int64_t k) {
   if (k >= int64_t(kept.size())) return;
   std::nth_element(kept.begin(), kept.begin() + (k - 1), kept.end(), before);
   const float edge = kept[k - 1].z;
-  // Ties at the edge are all kept: which of them goes must not depend on a sort.
+  // All ties at the edge are kept: a choice among them would depend on the sort.
   kept.erase(std::remove_if(kept.begin(), kept.end(), [&](const Candidate& c) { return c.z < edge; }),
              kept.end());
 }
@@ -102,7 +102,7 @@ double mass_of(const std::vector<Candidate>& kept, float lse) {
   return total;
 }
 
-// The likeliest tokens, as few as hold a mass of `need`; at least one.
+// Keeps the fewest likeliest tokens that hold a mass of `need`; at least one.
 void keep_mass(std::vector<Candidate>& kept, double need, float lse) {
   std::sort(kept.begin(), kept.end(), before);
   double sum = 0.0;
@@ -111,10 +111,10 @@ void keep_mass(std::vector<Candidate>& kept, double need, float lse) {
   kept.resize(std::max<size_t>(n, 1));
 }
 
-// Tokens that can be drawn, by ascending id.
+// The tokens to draw from, by ascending id.
 std::vector<Candidate> kept_set(const Row& row, float T, float peak, float lse, int64_t top_k, float top_p,
                                 float min_p) {
-  // With top_p alone, tokens below (1 - top_p) / V hold less than 1 - top_p together: none is needed.
+  // With top_p but no top_k, tokens below (1 - top_p) / V together hold less than 1 - top_p: none is needed.
   float floor = NEG_INF;
   if (top_k < 0 && top_p < 1.0f) floor = lse + std::log((1.0 - double(top_p)) / double(row.V)) - 1e-3;
   if (min_p > 0.0f && top_k < 0 && top_p >= 1.0f) floor = peak + std::log(double(min_p)) - 1e-3;
@@ -129,7 +129,7 @@ std::vector<Candidate> kept_set(const Row& row, float T, float peak, float lse, 
   }
   if (top_k > 0) keep_top_k(kept, top_k);
   if (top_p < 1.0f) {
-    // Above a floor the candidates stand for the whole vocabulary: a share of 1, not of their own mass.
+    // With a floor, top_p is a share of the whole vocabulary's mass, 1, not of the candidates' mass.
     const double whole = floor == NEG_INF ? mass_of(kept, lse) : 1.0;
     keep_mass(kept, double(top_p) * whole, lse);
   }
@@ -153,7 +153,7 @@ int64_t draw_kept(const std::vector<Candidate>& kept, float lse, double uniform,
   return kept.back().id;
 }
 
-// 0 exactly where no token of the chunk has mass: its likeliest token's mass is the same exp1.
+// Exactly 0 if no token of the chunk has mass: the likeliest token's mass is the same exp1.
 inline double chunk_mass(const Stats& s, float lse) { return double(s.mass) * double(exp1(s.peak - lse)); }
 
 // Inverse CDF over the whole vocabulary: chunk by mass, then 16 tokens by mass, then the token.
@@ -194,7 +194,7 @@ int64_t draw_full(const Row& row, float T, const std::vector<Stats>& stats, floa
     }
     break;
   }
-  return fallback;  // rounding left a crumb past the last token: the last one that has mass
+  return fallback;  // rounding left a remainder past the last token: take the last one that has mass
 }
 
 int64_t argmax(const Row& row) {
@@ -212,14 +212,11 @@ int64_t argmax(const Row& row) {
 
 extern "C" {
 
-// One chunk [R, n] into the running statistics; target_logit[r] is set where local_target is inside.
-void zg_add_chunk(const float* logits, int64_t R, int64_t n, const float* temperature,
-                  const int64_t* local_target, float* peak, float* mass, float* moment, float* target_logit) {
+// Adds one chunk [R, n] to the running statistics.
+void zg_add_chunk(const float* logits, int64_t R, int64_t n, const float* temperature, float* peak, float* mass,
+                  float* moment) {
   for_rows(R, 1, [&](int64_t r) {
-    const float* row = logits + r * n;
-    merge(peak[r], mass[r], moment[r], chunk_stats(row, n, temperature[r]));
-    const int64_t y = local_target[r];
-    if (y >= 0 && y < n) target_logit[r] = scaled(row[y], temperature[r]);
+    merge(peak[r], mass[r], moment[r], chunk_stats(logits + r * n, n, temperature[r]));
   });
 }
 
@@ -227,24 +224,21 @@ void zg_log_sum_exp(const float* peak, const float* mass, float* lse, int64_t R)
   for (int64_t r = 0; r < R; ++r) lse[r] = log_sum_exp(peak[r], mass[r]);
 }
 
-// d(sum_r grad[r] * log_prob[r]) / d logits of one chunk, in place.
+// d(-sum_r grad[r] * log_sum_exp[r]) / d logits of one chunk, in place.
 void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temperature, const float* lse,
-                        const int64_t* local_target, const float* grad) {
+                        const float* grad) {
   for_rows(R, 1, [&](int64_t r) {
     float* row = logits + r * n;
-    const float per_logit = grad[r] / temperature[r];
-    const vec T = set1(temperature[r]), l = set1(lse[r]), g = set1(-per_logit);
+    const vec T = set1(temperature[r]), l = set1(lse[r]), g = set1(-(grad[r] / temperature[r]));
     for (int64_t i = 0; i < n; i += W) {
       vec d = mul(g, zg::exp(sub(scaled_lanes(row, i, n, T), l)));
       n - i >= W ? store(row + i, d) : store_partial(row + i, d, int(n - i));
     }
-    const int64_t y = local_target[r];
-    if (y >= 0 && y < n) row[y] += per_logit;
   });
 }
 
-// logits: [chunks][M][CHUNK]; draw r reads row which[r]. Edits change logits in place, so a row with edits is read by
-// one draw only. A row without a distribution gets token -1 and NaN.
+// logits: [chunks][M][CHUNK]; draw r reads row which[r]. Edits change logits in place, so only one draw may read a row
+// with edits. A row without a distribution gets token -1 and NaN.
 void zg_sample(float* logits, const int64_t* which, int64_t R, int64_t M, int64_t V, const float* temperature,
                const uint8_t* greedy, const int32_t* top_k, const float* top_p, const float* min_p,
                const double* uniform, const int64_t* edit_offsets, const int32_t* edit_ids,

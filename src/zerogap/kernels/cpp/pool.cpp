@@ -1,4 +1,4 @@
-// See pool.h. A caller opens one of a few places, helpers that are awake look through them.
+// See pool.h. A caller opens one of a few places; helpers that are awake look for open ones.
 #include "pool.h"
 
 #include <omp.h>
@@ -13,11 +13,11 @@
 namespace zg {
 namespace {
 
-constexpr int64_t PLACES = 16;  // callers at once that find help; others work alone
+constexpr int64_t PLACES = 16;  // this many callers at once get helpers; others work alone
 
 // How long a thread stays awake while it waits: a helper for the next call, a caller for the helpers' last pieces. Most
-// waits of a decode step or a layer are shorter. A waiting thread offers its core to others all the time, and then
-// sleeps, so that one that waits behind a neighbour elsewhere can move here.
+// waits of a decode step or a layer are shorter. A waiting thread yields its core all the time and finally sleeps, so
+// that the scheduler can move a thread here that waits behind another process on its own core.
 constexpr int64_t AWAKE_US = 300;
 
 inline void relax() {
@@ -49,8 +49,8 @@ bool soon(F f) {
   return f();
 }
 
-// One caller's work at a time. The number of helpers at it and what they may do are one word, so that a helper enters
-// only work that is there.
+// Holds one caller's work at a time. One atomic word has the number of helpers inside and the flags, so that a helper
+// can enter only while there is work.
 struct alignas(64) Place {
   static constexpr uint32_t TAKEN = 1u << 31, OPEN = 1u << 30, ASLEEP = 1u << 29, HELPERS = ASLEEP - 1;
   std::atomic<uint32_t> state{0};
@@ -61,7 +61,7 @@ struct alignas(64) Place {
 
 struct Pool {
   Place places[PLACES];
-  alignas(64) std::atomic<uint64_t> calls{0};  // opened places, ever
+  alignas(64) std::atomic<uint64_t> calls{0};  // number of times a place was opened
   alignas(64) std::atomic<int64_t> asleep{0};
   std::atomic<int64_t> helpers{0};
   std::mutex mutex;
@@ -97,7 +97,7 @@ struct Pool {
     called.notify_all();
   }
 
-  // Nobody enters any more; whoever is inside is waited for.
+  // No helper enters any more; waits for those inside.
   void close(Place& place) {
     place.state.fetch_and(~Place::OPEN);
     const auto is_empty = [&] { return (place.state.load(std::memory_order_acquire) & Place::HELPERS) == 0; };
@@ -136,7 +136,7 @@ struct Pool {
   }
 };
 
-// Never destroyed: helpers sleep in it when the process ends. A forked child has no helpers and begins anew.
+// Never destroyed: helpers sleep in it when the process ends. A forked child has no helpers and gets a new pool.
 Pool& pool() {
   alignas(Pool) static char memory[sizeof(Pool)];
   static Pool* made = [] {

@@ -1,19 +1,29 @@
 // The threads of all kernels of a process.
 //
-// Work is handed out in small pieces while it is done: a thread that another job keeps from its core takes fewer, and
-// nobody waits for a thread that has not begun. The caller always works itself; helpers join it when they are free.
-// Which thread does what must never show in a result.
+// Threads take work in small pieces: a thread that loses its core to another job takes fewer, and no thread waits for
+// one that has not begun. The caller always works itself; helpers join it when they are free. Results must not depend
+// on which thread does what.
 //
-// Several threads may call kernels at once and share the helpers. A call uses as many threads as torch has been told
-// to use in the calling thread, itself included, and fewer while helpers work for others.
+// Several threads may call kernels at once and share the helpers. A call uses up to torch.get_num_threads() threads of
+// the calling thread, itself included, and fewer while helpers work for others.
 #pragma once
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace zg {
 
 constexpr int64_t MOST_THREADS = 256;
+
+// Memory of one thread for one purpose, kept between calls: new memory would page-fault every time.
+struct Buffer {
+  std::vector<float> storage;
+  float* floats(int64_t n) {
+    if (int64_t(storage.size()) < n + 16) storage.resize(n + 16);
+    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
+  }
+};
 
 // Threads that a region of this caller may use: torch.get_num_threads().
 int64_t num_threads();
@@ -29,8 +39,8 @@ void on_threads(int64_t threads, F f) {
   run_on_threads(threads, [](void* data, int64_t thread) { (*static_cast<F*>(data))(thread); }, &f);
 }
 
-// Pieces of [0, count), a contiguous share for each thread: what one kernel has left in a core's cache, the next finds
-// there. Who is through with its own share takes from the others'.
+// Pieces of [0, count), a contiguous share for each thread: the next kernel finds in a core's cache what the last one
+// left there. A thread that has finished its own share takes pieces of the others'.
 class Shares {
  public:
   Shares(int64_t count, int64_t piece, int64_t shares) : piece_(piece), shares_(shares) {
@@ -75,7 +85,7 @@ void for_pieces(int64_t count, int64_t piece, F f) {
   });
 }
 
-// f(row) for each of `count` rows, `piece` neighbours on one thread.
+// f(row) for each of `count` rows; a thread takes `piece` neighbours at a time.
 template <class F>
 void for_rows(int64_t count, int64_t piece, F f) {
   for_pieces(count, piece, [&](int64_t begin, int64_t end) {
@@ -83,7 +93,7 @@ void for_rows(int64_t count, int64_t piece, F f) {
   });
 }
 
-// Waits for what another thread is at: awake for a moment, since it is usually about to end; then by short sleeps.
+// Waits for another thread: awake for a moment, since it has usually almost finished; then in short sleeps.
 class Patience {
  public:
   void wait();

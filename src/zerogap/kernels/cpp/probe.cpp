@@ -1,5 +1,5 @@
-// What the processor itself allows, as the two sides of a roofline: fused multiply-adds a second from registers alone,
-// and bytes a second read from memory. No kernel's result depends on these; they are what results are measured against.
+// The two limits of a roofline: fused multiply-adds per second from registers alone, and bytes per second read from
+// memory. No kernel's result depends on them; benchmarks compare kernels with them.
 #include <omp.h>
 
 #include <algorithm>
@@ -55,13 +55,13 @@ float sum_streams(const float* x, int64_t part) {
 
 extern "C" {
 
-// GFLOP/s of `threads` threads that each do `rounds` rounds; *sink keeps the compiler from leaving the work out.
+// GFLOP/s of `threads` threads that each do `rounds` rounds; *sink keeps the compiler from removing the work.
 double zg_fma_peak(int64_t rounds, int64_t threads, float* sink) {
   double seconds = 0.0;
   float total = 0.0f;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
   {
-    total += multiply_add_rounds(rounds / 16, 2.0f);  // the clock has settled when all arrive
+    total += multiply_add_rounds(rounds / 16, 2.0f);  // lets the processor's clock settle
 #pragma omp barrier
     const Clock::time_point start = Clock::now();
     total += multiply_add_rounds(rounds, 2.0f);
@@ -73,8 +73,8 @@ double zg_fma_peak(int64_t rounds, int64_t threads, float* sink) {
   return 2.0 * W * SUMS * double(rounds) * double(threads) / seconds / 1e9;
 }
 
-// Best GB/s (10^9 bytes) of `samples` rounds in which `threads` threads add up a buffer of n floats, each thread four
-// streams of its own, from huge pages where the system has them; 0 if the memory cannot be had.
+// Best GB/s (10^9 bytes) of `samples` rounds in which `threads` threads sum a buffer of n floats, four streams per
+// thread, from huge pages if the system has them; 0 if the buffer cannot be allocated.
 double zg_read_bandwidth(int64_t n, int64_t samples, int64_t threads, float* sink) {
   constexpr size_t HUGE_PAGE = size_t(1) << 21;
   const int64_t part = n / (threads * STREAMS * W) * W, length = part * threads * STREAMS;

@@ -1,4 +1,4 @@
-// 16 rows of 16 floats, `from_ld` apart, to their transpose, `to_ld` apart.
+// Transposes 16 rows of 16 floats, `from_ld` apart, to rows `to_ld` apart.
 #pragma once
 #include <cstdint>
 #if defined(__AVX2__)
@@ -10,7 +10,7 @@ namespace zg {
 #if defined(__AVX512F__)
 
 // Four columns at a time: loads put rows i, i + 4, i + 8 and i + 12 side by side, so that two stages of shuffles are
-// enough. Shuffles are what a transpose waits for.
+// enough. Shuffles limit the speed of a transpose.
 inline void transpose_16(const float* from, int64_t from_ld, float* to, int64_t to_ld) {
   const auto pair = [](__m512 a, __m512 b, bool high) {
     const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);

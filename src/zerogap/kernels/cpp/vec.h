@@ -1,9 +1,9 @@
-// Sixteen floats at once, with one fixed meaning on every machine.
+// A vector of sixteen floats that computes the same bits on every machine.
 //
-// All kernels are written against this logical width, so that the order of additions, and with it every
-// bit, is the same on AVX-512 (one register), AVX2 (two) and machines without either (plain loops). Only a
-// processor without a fused multiply-add rounds otherwise: there fma() is a product and a sum.
-// Contraction is off (-ffp-contract=off): a fused multiply-add happens exactly where fma() is written.
+// All kernels are written for this logical width, so that the order of additions, and with it every bit, is the same
+// on AVX-512 (one register), AVX2 (two) and other machines (plain loops). Only a processor without a fused multiply-add
+// rounds differently: there fma() is a multiplication and an addition.
+// Contraction is off (-ffp-contract=off): the compiler fuses a multiply-add only where fma() is written.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace zg {
 constexpr int W = 16;  // lanes
 constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
 
-// To the nearest bf16, ties to even, as a float. What is too large becomes infinite, as bf16 has it; a NaN stays one
-// (quiet, its sign and upper bits kept), where adding to its bits could make an infinity of it.
+// To the nearest bf16, ties to even, as a float. A value too large for bf16 becomes infinite. A NaN stays NaN (quiet,
+// sign and upper bits kept); adding to its bits could turn it into infinity.
 inline float to_bf16(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -184,9 +184,9 @@ inline void store_partial(float* p, vec a, int n) {
 }
 
 // e^x, relative error below 2e-7 on [-87.3, 88.3] (tests/unit/kernels/test_native.py); 0 below, so that
-// exp(-inf) = 0; 2.4e38 above, where no kernel needs more.
-// The operand order of vmax and vmin lets a NaN through (both return the second operand then): a NaN logit
-// must end as a NaN mass, never as a token without mass.
+// exp(-inf) = 0; 2.4e38 above, since no kernel needs more.
+// The operand order of vmax and vmin keeps a NaN (both then return the second operand): a NaN logit must give a NaN
+// mass, never a token without mass.
 // Range reduction by two-part ln 2 and the degree-5 minimax polynomial of Cephes' expf.
 inline vec exp(vec x) {
   const vec lowest = set1(-87.33654f);

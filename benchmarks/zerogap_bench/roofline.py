@@ -1,6 +1,6 @@
-"""What this machine allows, measured now: multiply-adds from registers alone, and bytes read from and copied in memory.
+"""Measures the limits of this machine: multiply-adds from registers alone, and bytes read from and copied in memory.
 
-No kernel uses these numbers; benchmarks divide by them. All take as many threads as torch has.
+No kernel uses these numbers; benchmarks divide by them. All functions use as many threads as torch.
 """
 
 import ctypes
@@ -14,11 +14,11 @@ from zerogap.errors import KernelError
 from zerogap.kernels.native import native
 
 _FMA_ROUNDS = 10_000_000
-"""About 40 ms on a core of today."""
+"""About 40 ms on a current core."""
 _FMA_SAMPLES = 5
 _BANDWIDTH_SAMPLES = 5
 BANDWIDTH_BYTES = 500_000_000
-"""Far beyond any last-level cache."""
+"""Far larger than any last-level cache."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Bandwidth:
     """In GB/s of 10^9 bytes."""
 
     read: float
-    """Bytes read while adding up half a GB, the best of some samples."""
+    """Bytes read while summing half a GB; the best of some samples."""
     copy: float
-    """Bytes read plus bytes written by ``torch.Tensor.copy_`` of as much, likewise (lines that are fetched before they are
-    written do not count)."""
+    """Bytes read plus bytes written by ``torch.Tensor.copy_`` of the same size; the best of some samples. Cache lines
+    fetched only to be written do not count."""
 
 
 def measure_fma_peak(
@@ -39,7 +39,7 @@ def measure_fma_peak(
 
     Args:
         num_rounds: multiply-adds of each of a thread's sums.
-        num_samples: how often.
+        num_samples: number of measurements.
     """
     library = native.library
     if library is None:
@@ -59,10 +59,10 @@ def measure_bandwidth(
 
     Args:
         num_bytes: read in one sample.
-        num_samples: how often.
+        num_samples: number of measurements.
 
     Raises:
-        KernelError: the memory cannot be had.
+        KernelError: the system has too little memory.
     """
     read = _read_gb_s(num_bytes, num_samples)
     source, target = torch.ones(num_bytes // 4), torch.zeros(num_bytes // 4)
@@ -81,7 +81,7 @@ def _read_gb_s(num_bytes: int, num_samples: int) -> float:
     sink, threads = ctypes.c_float(), ctypes.c_int64(torch.get_num_threads())
     found = library.zg_read_bandwidth(length, samples, threads, ctypes.byref(sink))
     if not found:
-        msg = f"the read bandwidth of memory is measured over {num_bytes} bytes, and the system gives no such buffer; free some memory"
+        msg = f"the read bandwidth of memory is measured over {num_bytes} bytes, and the system cannot allocate that buffer; free some memory"
         raise KernelError(msg)
     return found
 

@@ -1,4 +1,4 @@
-"""A rate times the time around its measurement is at least the work: that holds on the busiest machine."""
+"""A rate times the time around its measurement is at least the work, even on a busy machine."""
 
 from time import perf_counter
 
@@ -7,15 +7,15 @@ import torch
 from helpers.kernel_paths import running_on
 from helpers.planted_fault import planted_fault
 
-from zerogap.kernels import roofline
-from zerogap.kernels.roofline import measure_bandwidth, measure_fma_peak
+from zerogap_bench import roofline
+from zerogap_bench.roofline import measure_bandwidth, measure_fma_peak
 
 MOST = 2000.0
-"""GFLOP/s and GB/s: no core comes near, since load only takes away from a rate."""
+"""GFLOP/s and GB/s, far above any core; load can only lower a rate."""
 
 
 def timed(measure):
-    """(what was found, seconds around it)."""
+    """(result, seconds around the call)."""
     start = perf_counter()
     found = measure()
     return found, perf_counter() - start
@@ -31,7 +31,7 @@ def test_multiply_adds_are_counted_and_timed():
         assert 2 * 16 * 6 * rounds * threads / seconds / 1e9 <= rate < MOST * threads
 
     check(peak)
-    with planted_fault("operations a second, not 10^9 of them"):
+    with planted_fault("operations per second instead of 10^9"):
         check(1e9 * peak)
 
 
