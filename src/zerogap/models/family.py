@@ -24,6 +24,8 @@ HF_KEYS = {
     "rms_norm_eps": "rms_norm_eps",
 }
 """Key of config.json by field of ``ModelConfig``."""
+OPTIONAL_SIZES = ("num_kv_heads", "head_dim")
+"""Fields of ``ModelConfig`` whose key may be absent."""
 GGUF_KEYS = {
     "num_layers": "block_count",
     "max_positions": "context_length",

@@ -15,13 +15,12 @@ from zerogap.errors import ModelError
 from zerogap.gguf_file import GgufFile
 from zerogap.models.config import ModelConfig
 from zerogap.models.families import FAMILIES
-from zerogap.models.family import Family, GgufFormat
+from zerogap.models.family import OPTIONAL_SIZES, Family, GgufFormat
 from zerogap.models.rope import DEFAULT_THETA, RopeScaling, inverse_frequencies
 
 ROPE_DIVISORS = "rope_freqs.weight"
 _LLAMA3_FACTORS = (8.0, 32.0)
 """Factors of the Llama 3.1 and 3.2 releases; their other rope parameters are RopeScaling's defaults."""
-_MAY_BE_ABSENT = ("num_kv_heads", "head_dim")
 
 
 def config_from_gguf(file: GgufFile) -> ModelConfig:
@@ -66,7 +65,7 @@ def _family_of(architecture: str | None) -> tuple[Family, GgufFormat]:
 def _check_complete(
     stored_as: GgufFormat, own: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    needed = [key for field, key in stored_as.keys.items() if field not in _MAY_BE_ABSENT]
+    needed = [key for field, key in stored_as.keys.items() if field not in OPTIONAL_SIZES]
     missing = [f"{stored_as.name}.{key}" for key in needed if key not in own]
     if missing or "token_embd.weight" not in shapes:
         lacks = missing or ["token_embd.weight"]

@@ -12,11 +12,10 @@ import torch
 from zerogap.errors import ModelError
 from zerogap.gguf_file import GgufFile, GgufTensor
 from zerogap.models.causal_lm import CausalLM
+from zerogap.models.checkpoint_tensors import check_finite, check_tensors, row_pieces
 from zerogap.models.families import find_family
 from zerogap.models.gguf_config import ROPE_DIVISORS
 from zerogap.models.names import hf_tensors
-from zerogap.models.row_pieces import row_pieces
-from zerogap.models.tensor_check import check_finite, check_tensors
 
 _WHERE = "the GGUF file"
 
@@ -34,12 +33,11 @@ def load_gguf_tensors(model: CausalLM, file: GgufFile) -> None:
     hf_name_of = {theirs: name for name, theirs in names.items()}
     stored = [tensor for tensor in file.tensors.values() if tensor.name != ROPE_DIVISORS]
     found = {hf_name_of.get(tensor.name, tensor.name): tensor for tensor in stored}
-    expected = {name: tuple(view.shape) for name, view in views.items()}
-    check_tensors(expected, {name: t.shape for name, t in found.items()}, where=_WHERE)
+    check_tensors(views, {name: t.shape for name, t in found.items()}, where=_WHERE)
     for name, view in views.items():
         permuted_heads = model.config.head_dim if stored_as.is_paired(name) else None
         _copy(view, file, found[name], permuted_heads=permuted_heads)
-    check_finite(views.items(), where=_WHERE)
+    check_finite(views, where=_WHERE)
 
 
 def _copy(

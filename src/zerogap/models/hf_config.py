@@ -6,10 +6,8 @@ from typing import Any
 from zerogap.errors import ModelError
 from zerogap.models.config import ModelConfig
 from zerogap.models.families import FAMILIES, find_family
-from zerogap.models.family import Family
+from zerogap.models.family import OPTIONAL_SIZES, Family
 from zerogap.models.rope import rope_from_hf, rope_to_hf
-
-_MAY_BE_ABSENT = ("num_kv_heads", "head_dim")
 
 
 def config_from_hf(
@@ -73,7 +71,7 @@ def _family_of(hf: Mapping[str, Any]) -> Family:
 
 def _check_supported(hf: Mapping[str, Any], family: Family) -> None:
     """Raise ModelError, naming every key and value at fault, unless the model can be computed exactly."""
-    needed = [key for field, key in family.hf_keys.items() if field not in _MAY_BE_ABSENT]
+    needed = [key for field, key in family.hf_keys.items() if field not in OPTIONAL_SIZES]
     missing = [key for key in needed if hf.get(key) is None]
     if missing:
         msg = (

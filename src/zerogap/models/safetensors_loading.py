@@ -16,9 +16,8 @@ from safetensors import SafetensorError, safe_open
 
 from zerogap.errors import ModelError
 from zerogap.models.causal_lm import CausalLM
+from zerogap.models.checkpoint_tensors import check_finite, check_tensors, row_pieces
 from zerogap.models.names import hf_tensors
-from zerogap.models.row_pieces import row_pieces
-from zerogap.models.tensor_check import check_finite, check_tensors
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -53,18 +52,15 @@ def load_safetensors(model: CausalLM, folder: Path) -> None:
     """
     views = dict(hf_tensors(model))
     found = _stored_tensors(folder)
-    names = set(found)
-    if model.config.tie_word_embeddings and _HEAD not in views:
-        names.discard(_HEAD)
-    expected = {name: tuple(view.shape) for name, view in views.items()}
-    check_tensors(expected, {name: found[name].shape for name in found if name in names}, where=str(folder))  # fmt: skip
+    tied_head = found.pop(_HEAD, None) if model.config.tie_word_embeddings else None
+    check_tensors(views, {name: stored.shape for name, stored in found.items()}, where=str(folder))
     _check_stored_types({name: found[name].dtype for name in views}, folder)
     for name, view in views.items():
         for target, rows in _pieces(found[name], view):
             target.copy_(rows)
-    if _HEAD in found and _HEAD not in names:
-        _check_tied_head(found[_HEAD], views[_EMBEDDING], folder)
-    check_finite(views.items(), where=str(folder))
+    if tied_head is not None:
+        _check_tied_head(tied_head, views[_EMBEDDING], folder)
+    check_finite(views, where=str(folder))
 
 
 @dataclass(frozen=True)
