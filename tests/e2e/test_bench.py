@@ -64,7 +64,7 @@ def test_scaling(model_folder: str, tmp_path: Path):
     scaling = ("scaling", "--sequences", "2,4", "--contexts", "32,600", "--group-size", "2")
     shown, report = bench(*scaling, model=model_folder, tmp_path=tmp_path)
     assert [(c["num_sequences"], c["context"]) for c in report["scaling"]["cells"]] == [(2, 32), (4, 32)]  # fmt: skip
-    assert "4 sequences, context 600: left out; the model's longest sequence is 512 tokens" in shown
+    assert "4 sequences, context 600: left out; the model supports at most 512 tokens" in shown
 
 
 def test_numerics_and_limit(model_folder: str, tmp_path: Path):

@@ -23,7 +23,7 @@ def test_a_cells_cost_is_a_token_of_one_sequence():
 
 @pytest.mark.parametrize(
     ("num_sequences", "context", "reason"),
-    [(8, 100, None), (8, 1, "at least 2 tokens"), (8, 300, "longest sequence is 256"), (12, 100, "whole number of groups"), (64, 100, "GB of memory")],
+    [(8, 100, None), (8, 1, "at least 2 tokens"), (8, 300, "supports at most 256 tokens"), (12, 100, "whole number of groups"), (64, 100, "GB of memory")],
 )  # fmt: skip
 def test_what_does_not_fit_is_left_out_with_its_reason(
     monkeypatch, num_sequences: int, context: int, reason: str | None
