@@ -106,13 +106,13 @@ class LimitSide:
 
     def measure(self, *, num_rows: int) -> tuple[Limit, float | None]:
         """The products, and the multiply-adds from registers alone."""
-        from zerogap.kernels.roofline import measure_fma_peak
+        from zerogap_bench.roofline import measure_fma_peak
 
         return measure_limit(self._shape, num_rows=num_rows), measure_fma_peak()
 
     def bandwidth(self) -> tuple[float, float]:
         """(read, copy) of memory, GB/s."""
-        from zerogap.kernels.roofline import measure_bandwidth
+        from zerogap_bench.roofline import measure_bandwidth
 
         found = measure_bandwidth()
         return found.read, found.copy

@@ -11,7 +11,7 @@ import math
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -90,7 +90,7 @@ class GgufFile:
                 _read_metadata(reader, scalars, arrays)
             stored = [_read_tensor_info(reader) for _ in range(num_tensors)]
             begin = reader.position + -reader.position % _alignment(scalars)
-            tensors = {tensor.name: _moved(tensor, begin) for tensor in stored}
+            tensors = {t.name: replace(t, offset=begin + t.offset) for t in stored}
             _check_directory(tensors, num_tensors, reader.size)
         return cls(path=path, tensors=tensors, scalars=scalars, _arrays=arrays)
 
@@ -209,11 +209,6 @@ def _alignment(scalars: dict[str, Any]) -> int:
         msg = f"general.alignment = {alignment!r} is not a power of two"
         raise ValueError(msg)
     return alignment
-
-
-def _moved(tensor: GgufTensor, begin: int) -> GgufTensor:
-    offset = begin + tensor.offset
-    return GgufTensor(name=tensor.name, shape=tensor.shape, kind=tensor.kind, offset=offset)
 
 
 def _check_directory(tensors: dict[str, GgufTensor], num_tensors: int, file_size: int) -> None:

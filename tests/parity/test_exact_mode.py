@@ -135,7 +135,7 @@ def test_parameters_stay_in_the_models_precision_and_it_holds_after_they_have_mo
 
 @pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_decode_steps_are_recorded_in_both_precisions(precision):
+def test_decode_steps_are_captured_in_both_precisions(precision):
     engine = tiny_engine(tiny_model("qwen3", precision=precision))
     engine.generate(requests(1.0))
     assert engine._runner._graphs.why_not is None
@@ -172,7 +172,7 @@ def test_a_rounding_that_one_side_leaves_out_is_noticed(family, kernel, monkeypa
 @pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_products_of_a_blas_on_one_side_are_noticed(family, precision):
+def test_gemms_of_a_blas_on_one_side_are_noticed(family, precision):
     # Sums of up to 256 terms may have the same bits: ours are cut after 256, a BLAS's elsewhere.
     model = tiny_model(family, precision=precision, hidden_size=320)
     outputs = tiny_engine(model).generate(requests(1.0))
@@ -186,7 +186,7 @@ def test_products_of_a_blas_on_one_side_are_noticed(family, precision):
 
 
 @pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
-def test_an_engine_records_again_when_rows_need_no_tiles_again(monkeypatch):
+def test_an_engine_captures_again_when_rows_need_no_tiles_again(monkeypatch):
     engine = tiny_engine(tiny_model("llama"))
     with monkeypatch.context() as patched:
         patched.setattr(native, "tile", 64)
@@ -196,7 +196,7 @@ def test_an_engine_records_again_when_rows_need_no_tiles_again(monkeypatch):
     assert engine._runner._graphs.why_not is None
 
 
-def test_an_engine_of_a_blas_records_nothing_and_says_why():
+def test_an_engine_of_a_blas_captures_nothing_and_says_why():
     engine = tiny_engine(tiny_model("llama"), gemm="blas")
     engine.generate(requests(1.0))
     assert "torch" in engine._runner._graphs.why_not

@@ -5,124 +5,30 @@ sequences' rows, and in packed training rows with prompts shared in any tree.
 """
 
 import functools
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 import torch
 from helpers.attention_cases import Pages, packed_tree, random_qkv
+from helpers.every_kernel import KernelCase, every_kernel
 from helpers.examples import examples
-from helpers.kernel_paths import BF16, PATHS, as_tuple, running_on
+from helpers.kernel_paths import PATHS, running_on
 from helpers.planted_fault import planted_fault
-from helpers.sampling_rows import rows_for, select_rows
 from helpers.tolerance import EXACT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerogap.kernels import (
-    VOCAB_CHUNK,
-    Head,
-    linear,
-    log_probs,
-    norm_linear,
-    packed_attention,
-    qkv_rope,
-    rms_norm,
-    rope_tables,
-    round_bf16,
-    sample_tokens,
-    swiglu,
-    swiglu_linear,
-)
+from zerogap.kernels import packed_attention, rms_norm, swiglu
 
 MOST_ROWS = 24
-# A width that no vector divides; GEMM rows keep their bits on MKL where 4 divides the inner width.
-WIDTH, OUT = 52, 21
-
-
-@dataclass(frozen=True)
-class RowKernel:
-    """A function of per-row tensors, with those of MOST_ROWS rows."""
-
-    function: object
-    rows: list
-    fixed: dict = field(default_factory=dict)
-
-    def __call__(self, index):
-        """Outputs of these rows computed together."""
-        rows = [
-            x[index] if isinstance(x, torch.Tensor) else select_rows(x, index) for x in self.rows
-        ]
-        return as_tuple(self.function(*rows))
-
-
-def _kernels():
-    generator = torch.Generator().manual_seed(7)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator)
-
-    x, gate_up, norm = normal(MOST_ROWS, WIDTH), 3 * normal(MOST_ROWS, 2 * WIDTH), normal(WIDTH)
-    weight, bias = normal(OUT, WIDTH), normal(OUT)
-    inv_freq, position = (
-        torch.rand(13, generator=generator),
-        torch.randint(4096, (MOST_ROWS,), generator=generator),
-    )
-    cos, sin = rope_tables(inv_freq, position)
-    q_norm, k_norm, qkv = normal(26), normal(26), normal(MOST_ROWS, 5 * 26)
-    heads = {"num_heads": 3, "num_kv_heads": 1, "eps": 1e-5}
-    vocab = VOCAB_CHUNK + 9
-    head = normal(vocab, WIDTH)
-    target = torch.randint(vocab, (MOST_ROWS,), generator=generator)
-    temperature = 0.3 + torch.rand(MOST_ROWS, generator=generator)
-    uniform = torch.rand(MOST_ROWS, dtype=torch.float64, generator=generator)
-    edits = [(5, 1.2, -0.5), (vocab - 1, 1.0, -torch.inf)]
-
-    def sampler(**filters):
-        rows = rows_for(uniform, temperature=0.8, edits=edits, **filters)
-        return RowKernel(lambda x, rows: sample_tokens(x, Head(head, vocab), rows), [x, rows])
-
-    return {
-        "rms_norm": RowKernel(lambda x: rms_norm(x, norm, 1e-5), [x]),
-        "swiglu": RowKernel(swiglu, [gate_up]),
-        "linear": RowKernel(lambda x: linear(x, weight, bias), [x]),
-        "norm_linear": RowKernel(lambda x: norm_linear(x, norm, weight, bias, eps=1e-5), [x]),
-        "swiglu_linear": RowKernel(lambda x: swiglu_linear(x, weight), [gate_up]),
-        "rope_tables": RowKernel(lambda p: rope_tables(inv_freq, p), [position]),
-        "qkv_rope": RowKernel(lambda *x: qkv_rope(*x, None, None, **heads), [qkv, cos, sin]),
-        "qkv_rope with norms": RowKernel(
-            lambda *x: qkv_rope(*x, q_norm, k_norm, **heads), [qkv, cos, sin]
-        ),
-        "round_bf16": RowKernel(round_bf16, [x]),
-        "linear in bf16": RowKernel(
-            lambda x: linear(x, weight, bias, residual_TO=x[:, :OUT], compute=BF16), [x]
-        ),
-        "norm_linear in bf16": RowKernel(
-            lambda x: norm_linear(x, norm, weight, bias, eps=1e-5, compute=BF16), [x]
-        ),
-        "swiglu_linear in bf16": RowKernel(
-            lambda x: swiglu_linear(x, weight, compute=BF16), [gate_up]
-        ),
-        "qkv_rope in bf16": RowKernel(
-            lambda *x: qkv_rope(*x, q_norm, k_norm, **heads, compute=BF16), [qkv, cos, sin]
-        ),
-        "log_probs": RowKernel(
-            lambda x, y, t: log_probs(x, Head(head, vocab), y, t), [x, target, temperature]
-        ),
-        "sampler": sampler(),
-        "sampler with filters": sampler(top_k=50, top_p=0.8, min_p=0.01),
-        "greedy sampler": sampler(greedy=True),
-    }
-
-
-KERNELS = _kernels()
+KERNELS = every_kernel(MOST_ROWS)
 
 
 @functools.cache
 def whole_batch(path, name):
     """Outputs of all rows at once."""
     with running_on(path):
-        return KERNELS[name](torch.arange(MOST_ROWS))
+        return KERNELS[name].of_rows(torch.arange(MOST_ROWS))
 
 
 INDEX = st.lists(st.integers(0, MOST_ROWS - 1), min_size=1, max_size=MOST_ROWS)
@@ -135,7 +41,7 @@ INDEX = st.lists(st.integers(0, MOST_ROWS - 1), min_size=1, max_size=MOST_ROWS)
 def test_a_row_has_its_bits_in_any_batch_at_any_place(path, name, index):
     kernel, index = KERNELS[name], torch.tensor(index)
     with running_on(path):
-        EXACT.check(kernel(index), [out[index] for out in whole_batch(path, name)])
+        EXACT.check(kernel.of_rows(index), [out[index] for out in whole_batch(path, name)])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -145,7 +51,7 @@ def test_a_row_has_its_bits_alone(path, name):
     with running_on(path):
         for row in (0, 13, MOST_ROWS - 1):
             alone = torch.tensor([row])
-            EXACT.check(kernel(alone), [out[alone] for out in whole_batch(path, name)])
+            EXACT.check(kernel.of_rows(alone), [out[alone] for out in whole_batch(path, name)])
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 100, 577])
@@ -161,11 +67,12 @@ def test_an_element_has_its_bits_in_rows_of_every_width(path, width):
 
 
 def test_the_comparison_notices_a_row_that_knows_its_batch():
-    x = torch.randn(MOST_ROWS, WIDTH)
-    leaking = RowKernel(lambda x: rms_norm(x + 1e-6 * x.mean(), torch.ones(WIDTH), 1e-5), [x])
+    x = torch.randn(MOST_ROWS, 52)
+    leaking = KernelCase(lambda x: rms_norm(x + 1e-6 * x.mean(), torch.ones(52), 1e-5), [x])
     index = torch.tensor([3, 1])
     with planted_fault("the batch's mean"):
-        EXACT.check(leaking(index)[0], leaking(torch.arange(MOST_ROWS))[0][index])
+        whole = leaking.of_rows(torch.arange(MOST_ROWS))[0]
+        EXACT.check(leaking.of_rows(index)[0], whole[index])
 
 
 # ------------------------------------------------------------ attention

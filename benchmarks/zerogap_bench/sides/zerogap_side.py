@@ -12,7 +12,6 @@ from zerogap.config.model import ModelSection
 from zerogap.config.train import TrainConfig
 from zerogap.engine import EngineStats
 from zerogap.kernels import PAGE_SIZE
-from zerogap.kernels.roofline import Bandwidth, measure_bandwidth, measure_fma_peak
 from zerogap.models import Precision
 from zerogap.run import NumericsChoice, load_policy, return_free_memory, settle_numerics
 from zerogap.train import NativeTrainer, TrainMetrics
@@ -23,6 +22,7 @@ from zerogap_bench.machine import OthersLoad, PeakMemory
 from zerogap_bench.prepare import Prepared
 from zerogap_bench.profiling import ProfileTable, profiled
 from zerogap_bench.records import Decoding, Measured
+from zerogap_bench.roofline import Bandwidth, measure_bandwidth, measure_fma_peak
 from zerogap_bench.shapes import RunShape
 
 WARM_UP = RunShape(2, 2, 2)

@@ -7,14 +7,14 @@ turns a forward pass made of these functions into a captured graph, which runs w
 """
 
 from zerogap.kernels.attention import packed_attention, paged_attention, write_kv
-from zerogap.kernels.backend import PLAIN, Backend, Compute, Gemm
+from zerogap.kernels.backend import PLAIN, Backend, Compute, Gemm, SamplingRows
 from zerogap.kernels.choice import backend_of, gemm_choice
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.crossing import to_device, to_host
 from zerogap.kernels.gradients import embedding
 from zerogap.kernels.graph import Arena, CapturedGraph, NotCapturable, capture
-from zerogap.kernels.head import Head, log_probs
-from zerogap.kernels.head_top_k import log_probs_of, top_k_log_probs
+from zerogap.kernels.head import Head, log_probs, log_probs_of
+from zerogap.kernels.head_top_k import top_k_log_probs
 from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
 from zerogap.kernels.linear import linear, norm_linear, swiglu_linear
 from zerogap.kernels.noise import position_uniform
@@ -27,7 +27,6 @@ from zerogap.kernels.probe import (
 from zerogap.kernels.rounding import round_bf16, round_bf16_
 from zerogap.kernels.rowwise import qkv_rope, rms_norm, rope_tables, swiglu
 from zerogap.kernels.sampling import LogitsBuffer, sample_tokens
-from zerogap.kernels.sampling_rows import SamplingRows
 from zerogap.kernels.speed import FastGemm, GemmTimes, time_gemm
 
 __all__ = [

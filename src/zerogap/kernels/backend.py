@@ -26,7 +26,6 @@ from typing import Literal, Protocol, runtime_checkable
 from torch import Tensor
 
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
-from zerogap.kernels.sampling_rows import SamplingRows
 
 Gemm = Literal["exact", "blas"]
 """exact: batch-invariant GEMMs, either our own kernels or a BLAS with the row tiling that the start-up probe chose;
@@ -52,6 +51,32 @@ class Compute:
 
 PLAIN = Compute()
 """Batch-invariant GEMMs, the tensors' own precision, gradients as autograd returns them."""
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """How each of R rows draws its token. Edits are a CSR list of (id, scale, add) per row."""
+
+    temperature_R: Tensor
+    """float32 [R], positive; 1 for greedy rows."""
+    greedy_R: Tensor
+    """bool [R]: take the largest logit (lowest id on ties)."""
+    top_k_R: Tensor
+    """int32 [R]; -1 keeps all."""
+    top_p_R: Tensor
+    """float32 [R]; 1 keeps all."""
+    min_p_R: Tensor
+    """float32 [R]; 0 keeps all."""
+    uniform_R: Tensor
+    """float64 [R] in [0, 1): the noise."""
+    edit_offsets: Tensor
+    """int64 [R + 1]: row r's edits are [offsets[r], offsets[r + 1])."""
+    edit_ids: Tensor
+    """int32 [E], 0 or more: each id at most once per row; ids at or past ``vocab_limit`` have no effect."""
+    edit_scale: Tensor
+    """float32 [E]: logit / scale if positive, else logit * scale (repetition penalty); 1 changes nothing."""
+    edit_add: Tensor
+    """float32 [E]: added after scaling; -inf bans the id."""
 
 
 @runtime_checkable
@@ -129,9 +154,9 @@ class Backend(Protocol):
         ...
 
     def rms_norm_backward(
-        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Gradients of x and of the weight; the latter is summed in float64."""
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor, *, needs_weight: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of x and, if needed, of the weight, summed in float64."""
         ...
 
     def swiglu(self, gate_up_TF2: Tensor, *, rounds_bf16: bool = False) -> Tensor:
@@ -155,9 +180,9 @@ class Backend(Protocol):
 
     def qkv_rope_backward(
         self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
-        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float, *, needs_norms: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-        """Gradients of ``[q | k | v]`` and of the two norms, summed in float64. Only norms need ``qkv_TE``."""
+        """Gradients of ``[q | k | v]`` and, if needed, of the norms, summed in float64. Only norms need ``qkv_TE``."""
         ...
 
     # ------------------------------------------------------------ attention
@@ -196,12 +221,9 @@ class Backend(Protocol):
         ...
 
     def add_chunk(
-        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
-    ) -> None:  # fmt: skip
-        """Add one chunk of logits / T to the running (peak, mass, moment, target logit), in place.
-
-        A target outside the chunk leaves the target logit as it is.
-        """
+        self, logits_RC: Tensor, temperature_R: Tensor, stats: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
+        """Add one chunk of logits / T to the running (peak, mass, moment), in place."""
         ...
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
@@ -209,14 +231,9 @@ class Backend(Protocol):
         ...
 
     def logits_gradient_(
-        self,
-        logits_RC: Tensor,
-        temperature_R: Tensor,
-        lse_R: Tensor,
-        local_target_R: Tensor,
-        grad_R: Tensor,
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
     ) -> None:
-        """Turn a chunk of logits into d(sum grad * log_prob)/d(logits), in place."""
+        """Turn a chunk of logits into d(-sum grad * log_sum_exp)/d(logits), in place."""
         ...
 
     def sample(

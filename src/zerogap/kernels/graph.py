@@ -92,10 +92,9 @@ _WEIGHT_AT = {"zg_gemm_nt": (1, 6, 7), "zg_norm_gemm_nt": (2, 6, 7), "zg_swiglu_
 
 def _link_gemms(calls: Sequence[KernelCall]) -> None:
     """Tell each GEMM which weight comes next, so that it can prefetch that weight."""
-    gemm = [call for call in calls if call.function.__name__ in _WEIGHT_AT]
-    for product, after in itertools.pairwise(gemm):
-        weight = [after.arguments[i] for i in _WEIGHT_AT[after.function.__name__]]
-        product.arguments[-3:] = weight
+    gemms = [call for call in calls if call.function.__name__ in _WEIGHT_AT]
+    for call, after in itertools.pairwise(gemms):
+        call.arguments[-3:] = [after.arguments[i] for i in _WEIGHT_AT[after.function.__name__]]
 
 
 class CapturedGraph:
@@ -134,7 +133,7 @@ class CapturedGraph:
         return self._output
 
 
-class _RecordingMode(TorchDispatchMode):
+class _CaptureMode(TorchDispatchMode):
     def __init__(self, arena: Arena) -> None:
         super().__init__()
         self._space = _Space(arena)
@@ -201,7 +200,7 @@ def capture(
             of an input. The pass may have run in part: run it again without capture.
     """
     calls: list[KernelCall] = []
-    with torch.no_grad(), native.recording(calls), _RecordingMode(arena):
+    with torch.no_grad(), native.capturing(calls), _CaptureMode(arena):
         output = forward()
     if not calls:
         msg = "the pass calls no C++ kernel: the C++ kernels are not in use"

@@ -49,7 +49,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, backend, compute, x_TI, weight_OI, bias_O, residual_TO):  # noqa: ANN001, ANN205
         ctx.save_for_backward(x_TI, weight_OI)
-        ctx.backend, ctx.compute, ctx.has_bias = backend, compute, bias_O is not None
+        ctx.backend, ctx.compute = backend, compute
         return _product(backend, compute, x_TI, weight_OI, bias_O, residual_TO)
 
     @staticmethod
@@ -65,7 +65,7 @@ class _Linear(torch.autograd.Function):
         if needs_weight:
             x_TI = rounded(backend, compute, x_TI)
             grad_weight = weight_gradient(backend, compute, weight_OI, grad_TO, x_TI)
-        grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
+        grad_bias = grad_TO.sum(0) if needs_bias else None
         return None, None, grad_x, grad_weight, grad_bias, grad_TO if needs_residual else None
 
 
@@ -90,7 +90,7 @@ class _NormLinear(torch.autograd.Function):
     def forward(ctx, backend, compute, x_TD, norm_D, weight_OD, bias_O, eps):  # noqa: ANN001, ANN205
         normed_TD, rstd_T = backend.rms_norm(x_TD, norm_D, eps, rounds_bf16=compute.rounds_bf16)
         ctx.save_for_backward(x_TD, norm_D, weight_OD, rstd_T)
-        ctx.backend, ctx.compute, ctx.has_bias, ctx.eps = backend, compute, bias_O is not None, eps
+        ctx.backend, ctx.compute, ctx.eps = backend, compute, eps
         return backend.product(normed_TD, weight_OD, bias_O, compute=compute)
 
     @staticmethod
@@ -99,16 +99,19 @@ class _NormLinear(torch.autograd.Function):
         (grad_TO,) = grads
         x_TD, norm_D, weight_OD, rstd_T = ctx.saved_tensors
         backend, compute = ctx.backend, ctx.compute
-        needs_weight, needs_bias = ctx.needs_input_grad[4:6]
-        grad_weight = None
+        needs_x, needs_norm, needs_weight, needs_bias = ctx.needs_input_grad[2:6]
+        grad_x = grad_norm = grad_weight = None
         if needs_weight:
             rounds = compute.rounds_bf16
             normed_TD, _ = backend.rms_norm(x_TD, norm_D, ctx.eps, rounds_bf16=rounds)
             grad_weight = weight_gradient(backend, compute, weight_OD, grad_TO, normed_TD)
             del normed_TD
-        grad_bias = grad_TO.sum(0) if ctx.has_bias and needs_bias else None
-        grad_normed = backend.input_gradient(grad_TO, weight_OD, compute=compute)
-        grad_x, grad_norm = backend.rms_norm_backward(grad_normed, x_TD, norm_D, rstd_T)
+        grad_bias = grad_TO.sum(0) if needs_bias else None
+        if needs_x or needs_norm:
+            grad_normed = backend.input_gradient(grad_TO, weight_OD, compute=compute)
+            grad_x, grad_norm = backend.rms_norm_backward(
+                grad_normed, x_TD, norm_D, rstd_T, needs_weight=needs_norm
+            )
         return None, None, grad_x, grad_norm, grad_weight, grad_bias, None
 
 
@@ -140,12 +143,13 @@ class _SwigluLinear(torch.autograd.Function):
         (grad_TO,) = grads
         gate_up_TF2, weight_OF = ctx.saved_tensors
         backend, compute = ctx.backend, ctx.compute
-        needs_weight, needs_residual = ctx.needs_input_grad[3:]
-        grad_weight = None
+        needs_gate_up, needs_weight, needs_residual = ctx.needs_input_grad[2:]
+        grad_gate_up = grad_weight = None
         if needs_weight:
             active_TF = backend.swiglu(gate_up_TF2, rounds_bf16=compute.rounds_bf16)
             grad_weight = weight_gradient(backend, compute, weight_OF, grad_TO, active_TF)
             del active_TF
-        grad_active = backend.input_gradient(grad_TO, weight_OF, compute=compute)
-        grad_gate_up = backend.swiglu_backward(grad_active, gate_up_TF2)
+        if needs_gate_up:
+            grad_active = backend.input_gradient(grad_TO, weight_OF, compute=compute)
+            grad_gate_up = backend.swiglu_backward(grad_active, gate_up_TF2)
         return None, None, grad_gate_up, grad_weight, grad_TO if needs_residual else None

@@ -21,20 +21,18 @@ from torch import Tensor, nn
 
 from zerogap.config.env import read_environment
 from zerogap.errors import KernelError
-from zerogap.kernels.backend import Compute
+from zerogap.kernels.backend import Compute, SamplingRows
 from zerogap.kernels.build import load_library
 from zerogap.kernels.constants import PAGE_SIZE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
-from zerogap.kernels.sampling_rows import SamplingRows
 from zerogap.kernels.torch_backend import TorchBackend
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 _SIGNATURES = {
-    "zg_has_gemm": "",
     "zg_panel_columns": "",
     "zg_gemm_nt": "pppppiiiipii",
     "zg_gemm_nn": "pppiiii",
-    "zg_gemm_tn": "ppppiiii",
+    "zg_gemm_tn": "ppppiii",
     "zg_norm_gemm_nt": "pppppiiifipii",
     "zg_head_nt": "pppiiii",
     "zg_swiglu_gemm_nt": "ppppiiiipii",
@@ -53,9 +51,9 @@ _SIGNATURES = {
     "zg_paged_attention": "ppppppiiif",
     "zg_packed_attention_backward": "pppppppppppiiiif",
     "zg_gather_slots": "pppipii",
-    "zg_add_chunk": "piipppppp",
+    "zg_add_chunk": "piipppp",
     "zg_log_sum_exp": "pppi",
-    "zg_logits_gradient": "piipppp",
+    "zg_logits_gradient": "piippp",
     "zg_sample": "ppiiippppppppppppp",
 }
 """Arguments of every C function, one letter each: pointer, int64, float."""
@@ -63,7 +61,7 @@ _SIGNATURES = {
 _NOTHING_NEXT = (None, 0, 0)
 """The last three arguments of a GEMM that can prefetch: the next GEMM's weight and its [N, K]; here, none."""
 
-_RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_has_gemm", "zg_panel_columns"}
+_RETURN_INT64 = {"zg_attention_plan", "zg_embedding", "zg_panel_columns"}
 
 
 _WITH_MEMORY = (Tensor, nn.Parameter)
@@ -107,7 +105,9 @@ def _most_work(
 def _bind(library: ctypes.CDLL) -> dict[str, Callable[..., int | None]]:
     functions = {}
     for name, signature in _SIGNATURES.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:  # a GEMM, on a processor that has none
+            continue
         function.argtypes = [_TYPES[letter] for letter in signature]
         function.restype = ctypes.c_int64 if name in _RETURN_INT64 else None
         functions[name] = function
@@ -138,7 +138,6 @@ class NativeKernels(TorchBackend):
         super().__init__()
         self._library: ctypes.CDLL | None = None
         self._functions: dict[str, Callable[..., int | None]] = {}
-        self._has_gemm, self._panel_columns = False, 1
         self._tape = _Tape()
         self.why_not: str | None = None
         """Why the torch reference runs instead; None if the library is usable."""
@@ -169,8 +168,6 @@ class NativeKernels(TorchBackend):
         """Call this build of the kernels from now on, or none. The default is this machine's, loaded at first use."""
         self._library = library
         self._functions = {} if library is None else _bind(library)
-        self._has_gemm = library is not None and bool(self._functions["zg_has_gemm"]())
-        self._panel_columns = (library is not None and self._functions["zg_panel_columns"]()) or 1
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether the C++ path takes this tensor."""
@@ -191,7 +188,7 @@ class NativeKernels(TorchBackend):
         return result
 
     @contextmanager
-    def recording(self, tape: list[KernelCall]) -> Generator[None]:
+    def capturing(self, tape: list[KernelCall]) -> Generator[None]:
         """Within it, this thread appends every call to ``tape`` after making it."""
         assert self._tape.calls is None, "one graph capture at a time"
         self._tape.calls = tape
@@ -205,7 +202,7 @@ class NativeKernels(TorchBackend):
     @property
     def has_gemm(self) -> bool:
         """Whether this processor has C++ GEMMs (AVX2 or AVX-512); otherwise the BLAS multiplies."""
-        return self.library is not None and self._has_gemm
+        return self.library is not None and "zg_gemm_nt" in self._functions
 
     def multiplies(self, compute: Compute) -> bool:
         """Whether our own GEMMs run."""
@@ -301,11 +298,11 @@ class NativeKernels(TorchBackend):
             return
         (num_rows, num_out), width = grad_TO.shape, x_TI.shape[1]
         grad_TO, x_TI = grad_TO.contiguous(), x_TI.contiguous()
-        columns = self._panel_columns
+        columns = self._functions["zg_panel_columns"]() or 1
         panels = x_TI.new_empty(-(-width // columns) * columns * num_rows)
         self._call("zg_gemm_tn", _pointer(grad_TO, num_rows, num_out),
                    _pointer(x_TI, num_rows, width), _pointer(panels, len(panels)),
-                   _pointer(buffer_OI, num_out, width), num_rows, num_out, width, True)  # fmt: skip
+                   _pointer(buffer_OI, num_out, width), num_rows, num_out, width)  # fmt: skip
 
     # ------------------------------------------------------------ rows
 
@@ -350,14 +347,14 @@ class NativeKernels(TorchBackend):
         return y, rstd
 
     def rms_norm_backward(
-        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor, *, needs_weight: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """(dx, dweight)."""
         num_rows, width = x_TD.shape
-        x, grad, weight, rstd = x_TD.contiguous(), grad_TD.contiguous(), weight_D, rstd_T
-        dx, dw = torch.empty_like(x), torch.empty_like(weight)
-        self._call("zg_rms_norm_backward", _pointer(grad, num_rows, width), _pointer(x, num_rows, width),
-                   _pointer(weight, width), _pointer(rstd, num_rows), _pointer(dx, num_rows, width),
+        x_TD, grad_TD = x_TD.contiguous(), grad_TD.contiguous()
+        dx, dw = torch.empty_like(x_TD), torch.empty_like(weight_D) if needs_weight else None
+        self._call("zg_rms_norm_backward", _pointer(grad_TD, num_rows, width), _pointer(x_TD, num_rows, width),
+                   _pointer(weight_D, width), _pointer(rstd_T, num_rows), _pointer(dx, num_rows, width),
                    _pointer(dw, width), num_rows, width)  # fmt: skip
         return dx, dw
 
@@ -391,54 +388,48 @@ class NativeKernels(TorchBackend):
         num_heads: int, num_kv_heads: int, eps: float, *, rounds_bf16: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See ``rowwise.qkv_rope``."""
-        qkv, cos, sin, q_norm, k_norm = qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
-        num_rows, half = len(qkv), cos.shape[1]
+        num_rows, half = len(qkv_TE), cos_Th.shape[1]
         q_shape, kv_shape = (num_rows, num_heads, 2 * half), (num_rows, num_kv_heads, 2 * half)
-        q, k, v = qkv.new_empty(q_shape), qkv.new_empty(kv_shape), qkv.new_empty(kv_shape)
+        q, k, v = (qkv_TE.new_empty(shape) for shape in (q_shape, kv_shape, kv_shape))
         width = (num_heads + 2 * num_kv_heads) * 2 * half
-        self._call("zg_qkv_rope", _pointer(qkv, num_rows, width), _pointer(cos, num_rows, half),
-                   _pointer(sin, num_rows, half), _pointer(q_norm, 2 * half), _pointer(k_norm, 2 * half),
+        self._call("zg_qkv_rope", _pointer(qkv_TE, num_rows, width), _pointer(cos_Th, num_rows, half),
+                   _pointer(sin_Th, num_rows, half), _pointer(q_norm_H, 2 * half), _pointer(k_norm_H, 2 * half),
                    _pointer(q, *q_shape), _pointer(k, *kv_shape), _pointer(v, *kv_shape), num_rows,
                    num_heads, num_kv_heads, 2 * half, eps, rounds_bf16)  # fmt: skip
         return q, k, v
 
     def qkv_rope_backward(
         self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
-        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float, *, needs_norms: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
         """(dqkv, dq_norm, dk_norm)."""
-        qkv, cos, sin, q_norm, k_norm = qkv_TE, cos_Th, sin_Th, q_norm_H, k_norm_H
         grad_q, grad_k, grad_v = grad_q.contiguous(), grad_k.contiguous(), grad_v.contiguous()
         (num_rows, num_heads, head_dim), num_kv_heads = grad_q.shape, grad_k.shape[1]
         kv_shape, half = (num_rows, num_kv_heads, head_dim), head_dim // 2
         width = (num_heads + 2 * num_kv_heads) * head_dim
-        dqkv, dw = grad_q.new_empty(num_rows, width), grad_q.new_empty(2, head_dim)
+        dqkv = grad_q.new_empty(num_rows, width)
+        dw = grad_q.new_empty(2, head_dim) if needs_norms else None
         self._call("zg_qkv_rope_backward", _pointer(grad_q, num_rows, num_heads, head_dim),
-                   _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv, num_rows, width),
-                   _pointer(cos, num_rows, half), _pointer(sin, num_rows, half), _pointer(q_norm, head_dim),
-                   _pointer(k_norm, head_dim), _pointer(dqkv, num_rows, width),
+                   _pointer(grad_k, *kv_shape), _pointer(grad_v, *kv_shape), _pointer(qkv_TE, num_rows, width),
+                   _pointer(cos_Th, num_rows, half), _pointer(sin_Th, num_rows, half), _pointer(q_norm_H, head_dim),
+                   _pointer(k_norm_H, head_dim), _pointer(dqkv, num_rows, width),
                    _pointer(dw, 2, head_dim), num_rows, num_heads, num_kv_heads, head_dim, eps)  # fmt: skip
-        return (dqkv, None, None) if q_norm is None else (dqkv, dw[0], dw[1])
+        return (dqkv, None, None) if dw is None else (dqkv, dw[0], dw[1])
 
     # ------------------------------------------------------------ attention
 
     def write_kv(
-        self, k_TKH: Tensor, v_TKH: Tensor, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor, rows_W: Tensor | None = None
+        self, k_TKH: Tensor, v_TKH: Tensor | None, slots_W: Tensor, k_PKHS: Tensor, v_PKSH: Tensor | None,
+        rows_W: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Splits the writes over threads."""
-        self._write(k_TKH, v_TKH, slots_W, k_PKHS, v_PKSH, rows_W)
-
-    def _write(
-        self, k: Tensor, v: Tensor | None, slots: Tensor, k_pages: Tensor, v_pages: Tensor | None, rows: Tensor | None
-    ) -> None:  # fmt: skip
-        """Write row ``rows[i]`` (or i) to ``slots[i]``: k to [P, K, H, S], and v, if given, to [P, K, S, H]."""
-        num_rows, num_kv_heads, head_dim = k.shape
-        num_pages, num_slots = len(k_pages), num_rows if rows is None else len(rows)
-        self._call("zg_write_kv", _pointer(k, num_rows, num_kv_heads, head_dim),
-                   _pointer(v, num_rows, num_kv_heads, head_dim), _pointer(rows, num_slots, dtype=torch.int64),
-                   _pointer(slots, num_slots, dtype=torch.int64), num_slots,
-                   _pointer(k_pages, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
-                   _pointer(v_pages, num_pages, num_kv_heads, PAGE_SIZE, head_dim), num_kv_heads,
+        """Splits the writes over threads. Without v and its pages, writes k alone."""
+        num_rows, num_kv_heads, head_dim = k_TKH.shape
+        num_pages, num_slots = len(k_PKHS), num_rows if rows_W is None else len(rows_W)
+        self._call("zg_write_kv", _pointer(k_TKH, num_rows, num_kv_heads, head_dim),
+                   _pointer(v_TKH, num_rows, num_kv_heads, head_dim), _pointer(rows_W, num_slots, dtype=torch.int64),
+                   _pointer(slots_W, num_slots, dtype=torch.int64), num_slots,
+                   _pointer(k_PKHS, num_pages, num_kv_heads, head_dim, PAGE_SIZE),
+                   _pointer(v_PKSH, num_pages, num_kv_heads, PAGE_SIZE, head_dim), num_kv_heads,
                    head_dim)  # fmt: skip
 
     def _filled_pages(
@@ -448,8 +439,8 @@ class NativeKernels(TorchBackend):
         num_kv_heads, head_dim = by_dim.shape[1:]
         pages_by_dim = by_dim.new_zeros(layout.num_pages, num_kv_heads, head_dim, PAGE_SIZE)
         pages_by_slot = by_dim.new_zeros(layout.num_pages, num_kv_heads, PAGE_SIZE, head_dim)
-        self._write(by_dim.contiguous(), by_slot.contiguous(), layout.write_slot_W, pages_by_dim,
-                    pages_by_slot, layout.write_row_W)  # fmt: skip
+        self.write_kv(by_dim.contiguous(), by_slot.contiguous(), layout.write_slot_W, pages_by_dim,
+                      pages_by_slot, layout.write_row_W)  # fmt: skip
         return pages_by_dim, pages_by_slot
 
     def attention_work(
@@ -461,25 +452,10 @@ class NativeKernels(TorchBackend):
             KernelError: a row reads an entry past the page table, or a page that does not exist.
         """
         # A captured graph must contain the call that computes the work: a capture reuses none from before.
-        is_recording = self._tape.calls is not None
-        key = (
-            num_rows,
-            num_pages,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            torch.get_num_threads(),
-            is_recording,
-        )
-        work = plan.work.get(key)
-        if work is None:
-            work = plan.work[key] = self._attention_work(plan, *key[:-1])
-        return work
-
-    def _attention_work(
-        self, plan: AttentionPlan, num_rows: int, num_pages: int, num_heads: int, num_kv_heads: int, head_dim: int,
-        num_threads: int,
-    ) -> Tensor:  # fmt: skip
+        is_capturing, num_threads = self._tape.calls is not None, torch.get_num_threads()
+        key = num_rows, num_pages, num_heads, num_kv_heads, head_dim, num_threads, is_capturing
+        if key in plan.work:
+            return plan.work[key]
         table = plan.page_table_BP
         num_sequences, width = table.shape
         size = _most_work(num_rows, width, num_kv_heads, head_dim, num_threads)
@@ -495,6 +471,7 @@ class NativeKernels(TorchBackend):
             sequence, position = int(plan.row_sequence_T[row]), int(plan.row_position_T[row])
             msg = f"query row {row} reads position {position} of sequence {sequence}, which needs a page that does not exist: the page table is {num_sequences} x {width} and there are {num_pages} pages of {PAGE_SIZE}; pass a table that covers every row"
             raise KernelError(msg)
+        plan.work[key] = work
         return work
 
     def paged_attention(
@@ -540,29 +517,22 @@ class NativeKernels(TorchBackend):
             return super().packed_attention_backward(
                 grad_TNH, q_TNH, k_TKH, v_TKH, out_TNH, kept, layout, scale
             )
-        grad, q, k, v, out, lse = grad_TNH, q_TNH, k_TKH, v_TKH, out_TNH, kept
-        (num_rows, num_heads, head_dim), num_kv_heads, num_pages = (
-            q.shape,
-            k.shape[1],
-            layout.num_pages,
-        )
-        grad, k, v = grad.contiguous(), k.contiguous(), v.contiguous()
+        (num_rows, num_heads, head_dim), num_kv_heads = q_TNH.shape, k_TKH.shape[1]
+        grad, k, v = grad_TNH.contiguous(), k_TKH.contiguous(), v_TKH.contiguous()
         # The backward also reads keys as [S, H] and values as [H, S].
         k_by_dim, k_by_slot = self._filled_pages(k, k, layout)
         v_by_dim = torch.zeros_like(k_by_dim)
-        self._write(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
+        self.write_kv(v, None, layout.write_slot_W, v_by_dim, None, layout.write_row_W)
         dk_pages, dv_pages = torch.zeros_like(k_by_slot), torch.zeros_like(k_by_slot)
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        by_row = (num_rows, num_heads, head_dim)
-        by_dim = (num_pages, num_kv_heads, head_dim, PAGE_SIZE)
-        by_slot = (num_pages, num_kv_heads, PAGE_SIZE, head_dim)
-        work = self.attention_work(layout.plan, num_rows=num_rows, num_pages=num_pages, num_heads=num_heads,
+        dq, dk, dv = torch.zeros_like(q_TNH), torch.zeros_like(k), torch.zeros_like(v)
+        by_row, by_dim, by_slot = q_TNH.shape, k_by_dim.shape, k_by_slot.shape
+        work = self.attention_work(layout.plan, num_rows=num_rows, num_pages=layout.num_pages, num_heads=num_heads,
                                    num_kv_heads=num_kv_heads, head_dim=head_dim)  # fmt: skip
-        self._call("zg_packed_attention_backward", _pointer(grad, *by_row), _pointer(q, *by_row),
-                   _pointer(out, *by_row), _pointer(lse, num_rows, num_heads), _pointer(k_by_dim, *by_dim),
+        self._call("zg_packed_attention_backward", _pointer(grad, *by_row), _pointer(q_TNH, *by_row),
+                   _pointer(out_TNH, *by_row), _pointer(kept, num_rows, num_heads), _pointer(k_by_dim, *by_dim),
                    _pointer(k_by_slot, *by_slot), _pointer(v_by_dim, *by_dim), work.data_ptr(),
-                   _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot), num_pages,
-                   num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
+                   _pointer(dq, *by_row), _pointer(dk_pages, *by_slot), _pointer(dv_pages, *by_slot),
+                   layout.num_pages, num_heads, num_kv_heads, head_dim, scale)  # fmt: skip
         num_slots = len(layout.write_row_W)
         for pages, rows in ((dk_pages, dk), (dv_pages, dv)):
             self._call("zg_gather_slots", _pointer(pages, *by_slot),
@@ -574,14 +544,12 @@ class NativeKernels(TorchBackend):
     # ------------------------------------------------------------ head
 
     def add_chunk(
-        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
-    ) -> None:  # fmt: skip
+        self, logits_RC: Tensor, temperature_R: Tensor, stats: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
         """In place."""
-        logits, temperature, local_target = logits_RC, temperature_R, local_target_R
-        num_rows, width = logits.shape
-        self._call("zg_add_chunk", _pointer(logits, num_rows, width), num_rows, width,
-                   _pointer(temperature, num_rows), _pointer(local_target, num_rows, dtype=torch.int64),
-                   *(_pointer(column, num_rows) for column in stats))  # fmt: skip
+        num_rows, width = logits_RC.shape
+        self._call("zg_add_chunk", _pointer(logits_RC, num_rows, width), num_rows, width,
+                   _pointer(temperature_R, num_rows), *(_pointer(column, num_rows) for column in stats))  # fmt: skip
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
         """Same bits as in the sampler."""
@@ -591,13 +559,12 @@ class NativeKernels(TorchBackend):
         return lse
 
     def logits_gradient_(
-        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
-    ) -> None:  # fmt: skip
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
+    ) -> None:
         """In place."""
         (num_rows, width), grad_R = logits_RC.shape, grad_R.contiguous()
         self._call("zg_logits_gradient", _pointer(logits_RC, num_rows, width), num_rows, width,
-                   _pointer(temperature_R, num_rows), _pointer(lse_R, num_rows),
-                   _pointer(local_target_R, num_rows, dtype=torch.int64), _pointer(grad_R, num_rows))  # fmt: skip
+                   _pointer(temperature_R, num_rows), _pointer(lse_R, num_rows), _pointer(grad_R, num_rows))  # fmt: skip
 
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
@@ -606,18 +573,14 @@ class NativeKernels(TorchBackend):
         if len(rows.edit_ids) and int(rows.edit_ids.min()) < 0:
             msg = f"edit_ids hold {int(rows.edit_ids.min())}, which is not a token id; edit ids from 0 on"
             raise KernelError(msg)
-        which = which_R
-        num_chunks, num_logits, num_rows = (
-            -(-vocab_limit // VOCAB_CHUNK),
-            logits.shape[1],
-            len(which),
-        )
+        num_chunks, num_logits = -(-vocab_limit // VOCAB_CHUNK), logits.shape[1]
+        num_rows = len(which_R)
         token = torch.empty(num_rows, dtype=torch.int64)
         log_prob, kept = torch.empty(num_rows), torch.empty(num_rows)
         num_edits = len(rows.edit_ids)
         self._call("zg_sample", _pointer(logits, num_chunks, num_logits, VOCAB_CHUNK),
-                   _pointer(which, num_rows, dtype=torch.int64), num_rows, num_logits, vocab_limit, _pointer(rows.temperature_R, num_rows),
-                   _pointer(rows.greedy_R, num_rows, dtype=torch.bool),
+                   _pointer(which_R, num_rows, dtype=torch.int64), num_rows, num_logits, vocab_limit,
+                   _pointer(rows.temperature_R, num_rows), _pointer(rows.greedy_R, num_rows, dtype=torch.bool),
                    _pointer(rows.top_k_R, num_rows, dtype=torch.int32), _pointer(rows.top_p_R, num_rows),
                    _pointer(rows.min_p_R, num_rows), _pointer(rows.uniform_R, num_rows, dtype=torch.float64),
                    _pointer(rows.edit_offsets, num_rows + 1, dtype=torch.int64),

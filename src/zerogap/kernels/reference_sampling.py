@@ -6,7 +6,7 @@ Letters: R draws, V vocabulary, E edits.
 import torch
 from torch import Tensor
 
-from zerogap.kernels.sampling_rows import SamplingRows
+from zerogap.kernels.backend import SamplingRows
 
 
 def draw(logits_RV: Tensor, lse_R: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:

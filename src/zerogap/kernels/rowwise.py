@@ -20,7 +20,10 @@ class _RmsNorm(torch.autograd.Function):
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
         (grad_TD,) = grads
-        grad_x, grad_weight = ctx.backend.rms_norm_backward(grad_TD, *ctx.saved_tensors)
+        needs_weight = ctx.needs_input_grad[3]
+        grad_x, grad_weight = ctx.backend.rms_norm_backward(
+            grad_TD, *ctx.saved_tensors, needs_weight=needs_weight
+        )
         return None, None, grad_x, grad_weight, None
 
 
@@ -76,11 +79,10 @@ class _QkvRope(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
-        grad_q, grad_k, grad_v = grads
-        grad_qkv, grad_q_norm, grad_k_norm = ctx.backend.qkv_rope_backward(
-            grad_q, grad_k, grad_v, *ctx.saved_tensors, ctx.eps
+        grad_qkv, *grad_norms = ctx.backend.qkv_rope_backward(
+            *grads, *ctx.saved_tensors, ctx.eps, needs_norms=any(ctx.needs_input_grad[5:7])
         )
-        return None, None, grad_qkv, None, None, grad_q_norm, grad_k_norm, None, None
+        return None, None, grad_qkv, None, None, *grad_norms, None, None
 
 
 def qkv_rope(

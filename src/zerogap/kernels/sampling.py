@@ -11,11 +11,10 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from zerogap.kernels.backend import PLAIN, Compute
+from zerogap.kernels.backend import PLAIN, Compute, SamplingRows
 from zerogap.kernels.choice import backend_of
 from zerogap.kernels.constants import VOCAB_CHUNK
-from zerogap.kernels.head import Head, vocab_chunks
-from zerogap.kernels.sampling_rows import SamplingRows
+from zerogap.kernels.head import Head
 
 
 class LogitsBuffer:
@@ -59,7 +58,7 @@ def sample_tokens(
     device = hidden_UD.device
     if which_R is None:
         which_R = torch.arange(len(hidden_UD), device=device)
-    num_chunks = len(list(vocab_chunks(head.vocab_limit)))
+    num_chunks = -(-head.vocab_limit // VOCAB_CHUNK)
     logits = (buffer or LogitsBuffer(device)).view(num_chunks, len(hidden_UD))
     columns = (getattr(rows, column.name) for column in fields(rows))
     backend = backend_of(hidden_UD, head.weight_VD, which_R, logits, *columns)

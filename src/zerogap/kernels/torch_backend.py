@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from zerogap.kernels import reference
-from zerogap.kernels.backend import Compute
+from zerogap.kernels.backend import Compute, SamplingRows
 from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.layout import AttentionPlan, PackedLayout
 from zerogap.kernels.reference_sampling import draw, edited
-from zerogap.kernels.sampling_rows import SamplingRows
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -130,11 +129,12 @@ class TorchBackend:
         return self._returned(y, x_TD.dtype, rounds_bf16=rounds_bf16), rstd.squeeze(-1)
 
     def rms_norm_backward(
-        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, grad_TD: Tensor, x_TD: Tensor, weight_D: Tensor, rstd_T: Tensor, *, needs_weight: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """d/dx of ``x * rstd(x) * weight``."""
-        dx, dweight = _norm_backward(_wide(grad_TD), _wide(x_TD), _wide(weight_D), rstd_T[:, None])
-        return dx.to(x_TD.dtype), dweight.to(weight_D.dtype)
+        grad, x, rstd = _wide(grad_TD), _wide(x_TD), rstd_T[:, None]
+        dx, dweight = _norm_backward(grad, x, weight_D, rstd, needs_weight=needs_weight)
+        return dx.to(x_TD.dtype), dweight
 
     def swiglu(self, gate_up_TF2: Tensor, *, rounds_bf16: bool = False) -> Tensor:
         """See ``reference.swiglu``."""
@@ -166,7 +166,7 @@ class TorchBackend:
 
     def qkv_rope_backward(
         self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv_TE: Tensor | None, cos_Th: Tensor, sin_Th: Tensor,
-        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float,
+        q_norm_H: Tensor | None, k_norm_H: Tensor | None, eps: float, *, needs_norms: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
         """Rotates the gradients back: the transpose of a rotation is its inverse."""
         dtype = grad_q.dtype
@@ -175,9 +175,13 @@ class TorchBackend:
         if qkv_TE is not None and q_norm_H is not None and k_norm_H is not None:
             num_rows, num_heads, head_dim = grad_q.shape
             heads = _wide(qkv_TE).view(num_rows, -1, head_dim)
-            grad_q, dq_norm = _head_norm_backward(grad_q, heads[:, :num_heads], q_norm_H, eps)
-            k = heads[:, num_heads : num_heads + grad_k.shape[1]]
-            grad_k, dk_norm = _head_norm_backward(grad_k, k, k_norm_H, eps)
+            q, k = heads[:, :num_heads], heads[:, num_heads : num_heads + grad_k.shape[1]]
+            grad_q, dq_norm = _head_norm_backward(
+                grad_q, q, q_norm_H, eps, needs_weight=needs_norms
+            )
+            grad_k, dk_norm = _head_norm_backward(
+                grad_k, k, k_norm_H, eps, needs_weight=needs_norms
+            )
         parts = [part.flatten(1).to(dtype) for part in (grad_q, grad_k, grad_v)]
         return torch.cat(parts, 1), dq_norm, dk_norm
 
@@ -244,18 +248,11 @@ class TorchBackend:
             self.product(hidden_RD, weight_CD, out_MO=packed_RC, compute=compute)
 
     def add_chunk(
-        self, logits_RC: Tensor, temperature_R: Tensor, local_target_R: Tensor, stats: tuple[Tensor, Tensor, Tensor, Tensor]
-    ) -> None:  # fmt: skip
+        self, logits_RC: Tensor, temperature_R: Tensor, stats: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
         """See ``reference.merge_statistics``."""
-        peak, mass, moment, target_logit = stats
-        scaled_RC = logits_RC / temperature_R[:, None]
-        merged = reference.merge_statistics(
-            (peak, mass, moment), reference.chunk_statistics(scaled_RC)
-        )
-        place_R1, is_inside_R = _place(local_target_R, logits_RC.shape[1])
-        found_R = scaled_RC.gather(1, place_R1).squeeze(1)
-        target_logit.copy_(torch.where(is_inside_R, found_R, target_logit))
-        for column, new in zip((peak, mass, moment), merged, strict=True):
+        chunk = reference.chunk_statistics(logits_RC / temperature_R[:, None])
+        for column, new in zip(stats, reference.merge_statistics(stats, chunk), strict=True):
             column.copy_(new)
 
     def log_sum_exp(self, peak_R: Tensor, mass_R: Tensor) -> Tensor:
@@ -263,14 +260,11 @@ class TorchBackend:
         return peak_R + mass_R.double().log().to(peak_R.dtype)
 
     def logits_gradient_(
-        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, local_target_R: Tensor, grad_R: Tensor
-    ) -> None:  # fmt: skip
-        """``(is_target - softmax) * grad / T``."""
-        per_logit_R = grad_R / temperature_R
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
+    ) -> None:
+        """``-softmax * grad / T``."""
         logits_RC.div_(temperature_R[:, None]).sub_(lse_R[:, None]).exp_()
-        logits_RC.mul_(-per_logit_R[:, None])
-        place_R1, is_inside_R = _place(local_target_R, logits_RC.shape[1])
-        logits_RC.scatter_add_(1, place_R1, torch.where(is_inside_R, per_logit_R, 0.0)[:, None])
+        logits_RC.mul_(-(grad_R / temperature_R)[:, None])
 
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows
@@ -281,33 +275,29 @@ class TorchBackend:
             width = min(VOCAB_CHUNK, vocab_limit - begin)
             parts.append(chunk_RC.view(-1)[: num_rows * width].view(num_rows, width)[which_R])
         logits_RV = edited(torch.cat(parts, 1), rows)
-        peak, mass, moment, unused = (torch.zeros_like(rows.temperature_R) for _ in range(4))
+        peak, mass, moment = (torch.zeros_like(rows.temperature_R) for _ in range(3))
         peak.fill_(-torch.inf)
-        nowhere_R = torch.full_like(which_R, -1)
         for chunk_RC in logits_RV.split(VOCAB_CHUNK, dim=1):
-            self.add_chunk(chunk_RC, rows.temperature_R, nowhere_R, (peak, mass, moment, unused))
+            self.add_chunk(chunk_RC, rows.temperature_R, (peak, mass, moment))
         return draw(logits_RV, self.log_sum_exp(peak, mass), rows)
 
 
-def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+def _norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, *, needs_weight: bool
+) -> tuple[Tensor, Tensor | None]:
     """Backward of ``x * rstd * weight`` over the last dimension; sums the weight's gradient over all others."""
-    normed, scaled = x * rstd, grad * weight
+    normed, scaled = x * rstd, grad * _wide(weight)
     dx = rstd * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
-    return dx, (grad * normed).double().flatten(0, -2).sum(0)
+    if not needs_weight:
+        return dx, None
+    return dx, (grad * normed).double().flatten(0, -2).sum(0).to(weight.dtype)
 
 
 def _head_norm_backward(
-    grad: Tensor, x: Tensor, weight_H: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+    grad: Tensor, x: Tensor, weight_H: Tensor, eps: float, *, needs_weight: bool
+) -> tuple[Tensor, Tensor | None]:
     _, rstd = reference.rms_norm(x, _wide(weight_H), eps)
-    dx, dweight = _norm_backward(grad, x, _wide(weight_H), rstd)
-    return dx, dweight.to(weight_H.dtype)
-
-
-def _place(local_target_R: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Column of each target in a chunk, clamped to the chunk, int64 [R, 1], and whether the target is inside."""
-    is_inside_R = (local_target_R >= 0) & (local_target_R < width)
-    return local_target_R.clamp(0, width - 1)[:, None], is_inside_R
+    return _norm_backward(grad, x, weight_H, rstd, needs_weight=needs_weight)
 
 
 def _filled_pages(k_TKH: Tensor, v_TKH: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:

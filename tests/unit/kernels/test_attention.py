@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.attention_cases import Packed, Pages, packed_tree, random_qkv, softmax_attention
-from helpers.kernel_paths import PATHS, doubled, running_on, values_and_gradients
+from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import assert_notices, planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
@@ -16,18 +16,14 @@ from zerogap.kernels import (
     write_kv,
 )
 
+pytestmark = pytest.mark.usefixtures("path")
+
 # Two groups with prompts that end inside a page, a child of a child, a lone row, and padding.
 TREE = packed_tree(
     [(None, 0, 21), (0, 19, 5), (0, 19, 17), (2, 30, 4), (None, 0, 1), (None, 0, 16)],
     num_padding=3,
 )
 SCALE = 0.21
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def attend(q, k, v, packed=TREE, scale=SCALE):

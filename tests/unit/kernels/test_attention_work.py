@@ -18,10 +18,8 @@ pytestmark = pytest.mark.skipif(native.library is None, reason="no native kernel
 
 @pytest.fixture(params=[1, 2, 3, 5])
 def threads(request):
-    before = torch.get_num_threads()
     torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    return request.param
 
 
 def siblings(num_prompts, num_siblings, shared_pages, own_pages):
@@ -88,10 +86,8 @@ def test_threads_end_together(mix, threads):
 
 
 def test_three_heads_on_two_threads_would_not_end_together_uncut():
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
     work = read_work(decode_plan([[*range(256)]], [4095]), group=3, num_kv_heads=3)
-    torch.set_num_threads(before)
     assert work.makespan(2, head_dim=64) == pytest.approx(4 / 3)
 
 
@@ -139,7 +135,7 @@ def test_a_row_that_reads_a_page_that_does_not_exist_is_refused(tables, position
     assert paged_attention(torch.zeros(2, 2, 16), *pages, good, scale=1.0).eq(0).all()
 
 
-def test_a_recorded_pass_lays_out_the_work_of_its_new_inputs():
+def test_a_captured_graph_lays_out_the_work_of_its_new_inputs():
     k, v = torch.randn(2, 8, 1, 16, PAGE_SIZE), torch.randn(2, 8, 1, PAGE_SIZE, 16)
 
     def attend(q, *plan):
@@ -154,11 +150,11 @@ def test_a_recorded_pass_lays_out_the_work_of_its_new_inputs():
         return [torch.randn(len(tables), 2, 16), columns[0], sequence, columns[1]]
 
     first = step([[0, 1], [0, 2], [3, 4]], [20, 31, 17])
-    out, program = capture(lambda: attend(*first), first, Arena(1 << 20))
+    out, graph = capture(lambda: attend(*first), first, Arena(1 << 20))
     EXACT.check(out.clone(), attend(*first))
     other = step([[5, 6], [7, 6], [5, 2]], [3, 16, -1])
-    EXACT.check(program.run(other).clone(), attend(*other))
+    EXACT.check(graph.run(other).clone(), attend(*other))
     with planted_fault("the work of the captured step"):
-        EXACT.check(program.run([other[0], *first[1:]]).clone(), attend(*other))
+        EXACT.check(graph.run([other[0], *first[1:]]).clone(), attend(*other))
     with pytest.raises(KernelError, match="zg_attention_plan refuses an input"):
-        program.run(step([[0, 1], [0, 8], [3, 4]], [20, 31, 17]))
+        graph.run(step([[0, 1], [0, 8], [3, 4]], [20, 31, 17]))

@@ -96,10 +96,10 @@ def test_half_precision_is_a_dtype_of_the_tensors(dtype):
 
 @pytest.mark.skipif(not native.has_gemm, reason="no C++ GEMM on this processor")
 @torch.no_grad()
-def test_a_recording_has_the_calls_of_its_own_thread_alone():
+def test_a_capture_has_the_calls_of_its_own_thread_alone():
     weight, x = torch.randn(32, 32), torch.randn(5, 32)
     other_x = torch.randn(40, 32)
-    stop, computed, recorded_at_once = threading.Event(), [], []
+    stop, computed, captured_at_once = threading.Event(), [], []
     ready = threading.Barrier(3)
 
     def compute() -> None:
@@ -109,26 +109,26 @@ def test_a_recording_has_the_calls_of_its_own_thread_alone():
             while not stop.is_set():
                 computed.append(linear(other_x, weight))
 
-    def record_too() -> None:
+    def capture_too() -> None:
         ready.wait()
         while not stop.is_set():
-            _, program = capture(lambda: linear(other_x, weight), [other_x], Arena(1 << 16))
-            recorded_at_once.append(len(program._calls))
+            _, graph = capture(lambda: linear(other_x, weight), [other_x], Arena(1 << 16))
+            captured_at_once.append(len(graph._calls))
 
-    threads = [threading.Thread(target=work) for work in (compute, record_too)]
+    threads = [threading.Thread(target=work) for work in (compute, capture_too)]
     for thread in threads:
         thread.start()
     ready.wait()
     for _ in range(30):
-        output, program = capture(lambda: linear(linear(x, weight), weight), [x], Arena(1 << 16))
-        assert len(program._calls) == 2
+        output, graph = capture(lambda: linear(linear(x, weight), weight), [x], Arena(1 << 16))
+        assert len(graph._calls) == 2
         EXACT.check(output, linear(linear(x, weight), weight))
-    while not (computed and recorded_at_once):
+    while not (computed and captured_at_once):
         pass
     stop.set()
     for thread in threads:
         thread.join()
-    assert set(recorded_at_once) == {1}
+    assert set(captured_at_once) == {1}
     EXACT.check(computed[-1], linear(other_x, weight))
     with planted_fault("one tape for all threads"):
-        assert len(program._calls) == 3
+        assert len(graph._calls) == 3

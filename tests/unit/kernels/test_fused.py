@@ -1,16 +1,12 @@
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, running_on, values_and_gradients
+from helpers.kernel_paths import values_and_gradients
 from helpers.planted_fault import assert_notices, scaled
 from helpers.tolerance import EXACT
 
 from zerogap.kernels import linear, norm_linear, rms_norm, swiglu, swiglu_linear
 
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
+pytestmark = pytest.mark.usefixtures("path")
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

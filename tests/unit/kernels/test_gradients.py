@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.kernel_paths import as_tuple
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT
 
@@ -11,6 +12,7 @@ from zerogap.kernels import (
     PLAIN,
     Compute,
     Head,
+    backend_of,
     build_packed_layout,
     embedding,
     linear,
@@ -100,6 +102,54 @@ def test_a_tensor_that_is_no_leaf_keeps_its_place_in_the_graph():
     base.grad = torch.zeros_like(base)
     linear(torch.ones(3, 16), base * 2.0, compute=IN_PLACE).sum().backward()
     EXACT.check(base.grad, torch.full((12, 16), 6.0))
+
+
+def gradients_of(function, inputs, *, frozen=()):
+    """Gradients of a sum with fixed weights; None for a frozen input."""
+    leaves = [x.clone().requires_grad_(i not in frozen) for i, x in enumerate(inputs)]
+    outputs = as_tuple(function(*leaves))
+    generator = torch.Generator().manual_seed(1)
+    sum((out * torch.randn(out.shape, generator=generator)).sum() for out in outputs).backward()
+    return [leaf.grad for leaf in leaves]
+
+
+def heads_of(x: torch.Tensor, q_norm: torch.Tensor, k_norm: torch.Tensor) -> tuple:
+    cos, sin = rope_tables(torch.ones(8), torch.arange(len(x)))
+    return qkv_rope(x, cos, sin, q_norm, k_norm, num_heads=1, num_kv_heads=1, eps=1e-5)
+
+
+NORMS = {
+    "rms_norm": (lambda x, norm: rms_norm(x, norm, 1e-5), [(70, 48), (48,)], {1}),
+    "norm_linear": (
+        lambda x, norm, weight: norm_linear(x, norm, weight, eps=1e-5),
+        [(70, 48), (48,), (5, 48)],
+        {1},
+    ),
+    "qkv_rope": (heads_of, [(70, 48), (16,), (16,)], {1, 2}),
+}
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("name", NORMS)
+def test_the_gradient_of_a_frozen_norm_is_not_computed_and_the_others_keep_their_bits(
+    name, monkeypatch
+):
+    function, shapes, norms = NORMS[name]
+    inputs, backend, found = [torch.randn(shape) for shape in shapes], backend_of(torch.ones(1)), []
+    for operation in ("rms_norm_backward", "qkv_rope_backward"):
+        honest = getattr(backend, operation)
+
+        def watched(*tensors, honest=honest, **needs):
+            found.append(honest(*tensors, **needs))
+            return found[-1]
+
+        monkeypatch.setattr(backend, operation, watched)
+    trained = gradients_of(function, inputs)
+    frozen = gradients_of(function, inputs, frozen=norms)
+    others = [i for i in range(len(inputs)) if i not in norms]
+    EXACT.check([frozen[i] for i in others], [trained[i] for i in others])
+    computed = [[gradient is not None for gradient in result] for result in found]
+    assert computed == [[True] * (1 + len(norms)), [True] + [False] * len(norms)]
 
 
 def rope_of(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Graph capture: same bits for other inputs, memory shared as in the captured pass, and refusals of what it cannot repeat."""
+"""Graph capture: same bits for other inputs, memory shared as in the captured pass, refusals."""
 
 import gc
 
@@ -33,35 +33,35 @@ def block(x):
 
 
 @torch.no_grad()
-def recorded(function, x):
+def captured(function, x):
     return capture(lambda: function(x), [x], Arena(1 << 20))
 
 
 @pytest.mark.parametrize("num_rows", [1, 8, 17])
 @torch.no_grad()
-def test_a_program_computes_what_the_pass_computes_for_any_input(num_rows):
+def test_a_captured_graph_computes_what_the_pass_computes_for_any_input(num_rows):
     x = torch.randn(num_rows, 32)
-    output, program = recorded(block, x)
+    output, graph = captured(block, x)
     EXACT.check(output, block(x))
     for _ in range(3):
         other = torch.randn(num_rows, 32)
-        EXACT.check(program.run([other]), block(other))
+        EXACT.check(graph.run([other]), block(other))
     with planted_fault("the input of another run"):
-        EXACT.check(program.run([x]), block(other))
+        EXACT.check(graph.run([x]), block(other))
 
 
 @torch.no_grad()
 def test_weights_are_read_at_every_run():
     x, weight = torch.randn(5, 32), torch.randn(16, 32)
-    _, program = recorded(lambda y: linear(y, weight), x)
+    _, graph = captured(lambda y: linear(y, weight), x)
     weight.mul_(2.0)
-    EXACT.check(program.run([x]), linear(x, weight))
+    EXACT.check(graph.run([x]), linear(x, weight))
 
 
 @torch.no_grad()
-def test_every_product_knows_the_weight_that_comes_next():
-    _, program = recorded(block, torch.randn(3, 32))
-    gemm = [c.arguments for c in program._calls]
+def test_every_gemm_knows_the_weight_that_comes_next():
+    _, graph = captured(block, torch.randn(3, 32))
+    gemm = [c.arguments for c in graph._calls]
     assert [a[-3:] for a in gemm] == [
         [DOWN.data_ptr(), 32, 32],
         [WEIGHTS[1].data_ptr(), 48, 32],
@@ -69,11 +69,11 @@ def test_every_product_knows_the_weight_that_comes_next():
     ]
 
 
-def test_what_torch_computes_between_kernels_stops_the_recording():
+def test_what_torch_computes_between_kernels_stops_the_capture():
     x = torch.randn(5, 32)
     for function in (lambda y: linear(y, DOWN) + 1.0, lambda y: linear(y * 2.0, DOWN), torch.tanh):
         with pytest.raises(NotCapturable, match="computes aten"):
-            recorded(function, x)
+            captured(function, x)
 
 
 @pytest.mark.parametrize(
@@ -84,19 +84,19 @@ def test_what_torch_computes_between_kernels_stops_the_recording():
         lambda y: (linear(y, DOWN), y[:2])[1],
     ],
 )
-def test_a_part_of_an_input_is_not_recorded_since_another_input_is_elsewhere(function):
+def test_a_part_of_an_input_is_not_captured_since_another_input_is_elsewhere(function):
     with pytest.raises(NotCapturable, match="a part of an input"):
-        recorded(function, torch.randn(5, 32))
+        captured(function, torch.randn(5, 32))
 
 
-def test_a_pass_without_kernels_is_no_program(monkeypatch):
+def test_a_pass_without_kernels_is_not_captured(monkeypatch):
     with pytest.raises(NotCapturable, match="not in use"):
-        recorded(lambda y: y[:2], torch.randn(5, 32))
+        captured(lambda y: y[:2], torch.randn(5, 32))
 
 
-def test_a_failed_recording_leaves_nothing_switched_on():
+def test_a_failed_capture_leaves_nothing_switched_on():
     with pytest.raises(NotCapturable):
-        recorded(lambda y: linear(y, DOWN) + 1.0, torch.randn(5, 32))
+        captured(lambda y: linear(y, DOWN) + 1.0, torch.randn(5, 32))
     assert native._tape.calls is None
     EXACT.check(torch.ones(2) + 1.0, torch.full((2,), 2.0))
 
@@ -112,9 +112,9 @@ def test_places_of_forgotten_tensors_are_used_again():
         return y
 
     # Room for two live outputs of 8 KB and one being computed.
-    output, program = capture(lambda: chain(x), [x], Arena(3 * 64 * 32 * 4))
+    output, graph = capture(lambda: chain(x), [x], Arena(3 * 64 * 32 * 4))
     EXACT.check(output, chain(x))
-    EXACT.check(program.run([x]), chain(x))
+    EXACT.check(graph.run([x]), chain(x))
     with pytest.raises(NotCapturable, match="too small"):
         capture(lambda: chain(x), [x], Arena(64 * 32 * 4))
 
@@ -130,12 +130,12 @@ def test_a_tensor_that_is_still_needed_keeps_its_place():
             later = linear(later, DOWN)
         return linear(later, DOWN, residual_TO=first)
 
-    _, program = recorded(keeps, x)
-    EXACT.check(program.run([x]), keeps(x))
+    _, graph = captured(keeps, x)
+    EXACT.check(graph.run([x]), keeps(x))
 
 
 @torch.no_grad()
-def test_programs_of_one_arena_do_not_touch_each_others_recording():
+def test_graphs_of_one_arena_do_not_touch_each_other():
     arena = Arena(1 << 20)
     small, large = torch.randn(3, 32), torch.randn(40, 32)
     _, first = capture(lambda: block(small), [small], arena)
@@ -171,4 +171,4 @@ def test_places_never_overlap_and_all_comes_back(seed):
 
 def test_a_kernel_of_another_kind_of_tensor_is_refused():
     with pytest.raises(NotCapturable):
-        recorded(lambda y: swiglu(y.double()), torch.randn(4, 32))
+        captured(lambda y: swiglu(y.double()), torch.randn(4, 32))

@@ -1,19 +1,15 @@
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, doubled, running_on, values_and_gradients
+from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import assert_notices, planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
 from zerogap.errors import KernelError
 from zerogap.kernels import VOCAB_CHUNK, Head, log_probs
 
+pytestmark = pytest.mark.usefixtures("path")
+
 TEMPERATURES = (0.3, 0.6, 1.0, 1.7)
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def random_head(num_rows, vocab, width=12, *, padding=0):
@@ -169,6 +165,13 @@ def test_a_limit_that_the_head_does_not_have_is_refused(vocab_limit):
     hidden, head, target, temperature = random_head(3, 40)
     with pytest.raises(KernelError, match=f"vocab_limit {vocab_limit} with a head of 40 rows"):
         log_probs(hidden, Head(head, vocab_limit), target, temperature)
+
+
+@pytest.mark.parametrize("num_ids", [1, 4])
+def test_targets_for_another_number_of_rows_are_refused(num_ids):
+    hidden, head, target, temperature = random_head(3, 40)
+    with pytest.raises(KernelError, match=f"ids for {num_ids} rows were given with 3 rows"):
+        log_probs(hidden, Head(head, 40), target[:1].expand(num_ids), temperature)
 
 
 def test_a_temperature_of_another_dtype_or_length_is_refused(path):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, doubled, running_on, values_and_gradients
+from helpers.kernel_paths import doubled, values_and_gradients
 from helpers.planted_fault import planted_fault, scaled
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, FP32_SAME_OP
 
@@ -14,14 +14,10 @@ from zerogap.kernels import (
     top_k_log_probs,
 )
 
+pytestmark = pytest.mark.usefixtures("path")
+
 TEMPERATURES = (0.3, 0.6, 1.0, 1.7)
 VOCABULARIES = [2, 17, 259, VOCAB_CHUNK, VOCAB_CHUNK + 1, 2 * VOCAB_CHUNK + 40]
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def random_head(num_rows, vocab, *, num_ids=6, width=12, padding=3):

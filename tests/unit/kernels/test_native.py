@@ -7,36 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.attention_cases import packed_tree, random_qkv
-from helpers.kernel_paths import BF16, running_library, values_and_gradients
+from helpers.every_kernel import every_kernel
+from helpers.kernel_paths import running_library, values_and_gradients
 from helpers.planted_fault import assert_notices, nudged, planted_fault
-from helpers.sampling_rows import rows_for
 from helpers.tolerance import EXACT, VECTOR_EXP
 
-from zerogap.kernels import (
-    Head,
-    build,
-    linear,
-    log_probs,
-    norm_linear,
-    packed_attention,
-    qkv_rope,
-    rms_norm,
-    rope_tables,
-    round_bf16,
-    sample_tokens,
-    swiglu,
-)
+from zerogap.kernels import build, packed_attention, round_bf16
 from zerogap.kernels.native import _SIGNATURES, native
 
 pytestmark = pytest.mark.skipif(native.library is None, reason="no native kernels here")
 
 
 def vector_exp(x):
-    """The exp of vec.h, read from a logits gradient: no target in the chunk, T = 1, lse = 0, grad = -1."""
+    """The exp of vec.h, read from a logits gradient with T = 1, lse = 0 and grad = -1."""
     logits = x.clone()[None]
-    native.logits_gradient_(
-        logits, torch.ones(1), torch.zeros(1), torch.tensor([-1]), torch.tensor([-1.0])
-    )
+    native.logits_gradient_(logits, torch.ones(1), torch.zeros(1), torch.tensor([-1.0]))
     return logits[0]
 
 
@@ -60,59 +45,21 @@ def test_exp_ends_in_zero_a_large_number_and_nan():
 
 
 def everything():
-    """Outputs and gradients of every native kernel, with partial vectors and blocks of every size."""
-    generator = torch.Generator().manual_seed(5)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator)
-
-    cos, sin = rope_tables(torch.rand(24, generator=generator), torch.arange(9))
-    norms = [1 + 0.1 * normal(48), 1 + 0.1 * normal(48)]
+    """Outputs and gradients of every native kernel, with partial vectors."""
     packed = packed_tree([(None, 0, 21), (0, 19, 5), (0, 19, 33)])
     qkv = random_qkv(packed.num_rows, 7, 1, 80)
-    target, temperature = torch.arange(9), torch.linspace(0.3, 1.7, 9)
-    hidden, head = normal(9, 12), normal(4100, 12)
-    uniform = torch.rand(9, dtype=torch.float64, generator=generator)
-    results = [
-        values_and_gradients(lambda x, w: rms_norm(x, w, 1e-5), [normal(5, 37), normal(37)]),
-        values_and_gradients(swiglu, [normal(5, 74)]),
-        values_and_gradients(
-            lambda x, *norms: qkv_rope(x, cos, sin, *norms, num_heads=3, num_kv_heads=1, eps=1e-5),
-            [normal(9, 240), *norms],
-        ),
+    return [
+        round_bf16(torch.tensor([1.00390625, torch.nan, torch.inf, -torch.inf, 3e38])),
         values_and_gradients(lambda *x: packed_attention(*x, packed.layout, scale=0.1), qkv),
-        values_and_gradients(
-            lambda h, w: log_probs(h, Head(w, 4100), target, temperature), [hidden, head]
-        ),
+        [case.everything() for case in every_kernel(9).values()],
     ]
-    results += [
-        values_and_gradients(
-            lambda x, w, v: linear(swiglu(x, compute=BF16), w, residual_TO=v, compute=BF16),
-            [normal(9, 74), normal(21, 37), normal(9, 21)],
-        ),
-        values_and_gradients(
-            lambda x, n, w: norm_linear(x, n, w, eps=1e-5, compute=BF16),
-            [normal(30, 37), normal(37), normal(21, 37)],
-        ),
-        values_and_gradients(
-            lambda x, *norms: qkv_rope(
-                x, cos, sin, *norms, num_heads=3, num_kv_heads=1, eps=1e-5, compute=BF16
-            ),
-            [normal(9, 240), *norms],
-        ),
-        ([round_bf16(torch.tensor([1.00390625, torch.nan, torch.inf, -torch.inf, 3e38]))], []),
-    ]
-    for filters in ({}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}, {"greedy": True}):
-        rows = rows_for(uniform, **filters)
-        results.append((list(sample_tokens(hidden, Head(head, 4100), rows)), [cos, sin]))
-    return [x for values, gradients in results for x in (*values, *gradients)]
 
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
 def compiled(folder, name, *machine):
-    """The sources compiled for another machine; -O1 for speed, since optimisation changes no bit; warnings are errors."""
+    """The sources compiled for another machine; -O1, since optimisation changes no bit; warnings are errors."""
     flags = [f for f in build._FLAGS if not f.startswith(("-march", "-O"))]
     sources = sorted(map(str, build._SOURCES.glob("*.cpp")))
     target = str(folder / f"{name}.so")
@@ -156,40 +103,13 @@ def test_every_function_is_declared_as_it_is_written():
     sources = "".join(path.read_text() for path in sorted(build._SOURCES.glob("*.cpp")))
     written = {}
     for name, parameters in re.findall(r"(?:void|int64_t) (zg_\w+)\(([^)]*)\) \{", sources):
-        if all(
-            re.search(r"\w\s*\*?\s*\w+$", x.strip()) for x in parameters.split(",") if x.strip()
-        ):
-            letters = "".join(_letter(x) for x in parameters.split(",") if x.strip())
-            written.setdefault(name, set()).add(letters)
-    assert set(_SIGNATURES) <= set(written)
-    wrong = {n: (s, written[n]) for n, s in _SIGNATURES.items() if s not in written[n]}
-    assert not wrong
+        written[name] = "".join(_letter(x) for x in parameters.split(",") if x.strip())
+    assert {name: written[name] for name in _SIGNATURES} == _SIGNATURES
     with planted_fault("one letter less"):
-        assert _SIGNATURES["zg_sample"][:-1] in written["zg_sample"]
+        assert _SIGNATURES["zg_sample"][:-1] == written["zg_sample"]
 
 
 def _letter(parameter):
     if "*" in parameter:
         return "p"
     return "f" if "float" in parameter else "i"
-
-
-def test_the_number_of_threads_changes_no_forward_bit():
-    expected = everything_forward()
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(before + 2)
-        EXACT.check(everything_forward(), expected)
-    finally:
-        torch.set_num_threads(before)
-
-
-def everything_forward():
-    packed = packed_tree([(None, 0, 40), (0, 30, 9)])
-    generator = torch.Generator().manual_seed(6)
-    x = torch.randn(30, 64, generator=generator)
-    return [
-        rms_norm(x, torch.ones(64), 1e-5),
-        swiglu(x),
-        packed_attention(*random_qkv(packed.num_rows, 6, 2, 32), packed.layout, scale=0.2),
-    ]

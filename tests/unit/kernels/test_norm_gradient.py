@@ -7,6 +7,7 @@ from helpers.tolerance import GRADIENT
 
 from zerogap.kernels import qkv_rope, rms_norm, rope_tables
 
+pytestmark = pytest.mark.usefixtures("path")
 ROWS = 6000
 
 

@@ -168,7 +168,7 @@ def test_a_kernel_in_bf16_is_the_kernel_and_then_rounding(path, name):
 
 
 @pytest.mark.parametrize("num_rows", [1, 8, 9, 130])
-def test_products_of_few_and_of_many_rows_round_alike(num_rows):
+def test_gemms_of_few_and_of_many_rows_round_alike(num_rows):
     x, weight = torch.randn(num_rows, 64), torch.randn(70, 64)
     with running_on("cpu"):
         EXACT.check(linear(x, weight, compute=BF16), round_bf16(linear(round_bf16(x), weight)))

@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.kernel_paths import PATHS, running_on
 from helpers.planted_fault import assert_notices, planted_fault
 from helpers.sampling_rows import kept_ids, rows_for
 from helpers.tolerance import EXACT, FP32_SAME_OP
@@ -19,13 +18,9 @@ from zerogap.kernels import (
     sample_tokens,
 )
 
+pytestmark = pytest.mark.usefixtures("path")
+
 INF = math.inf
-
-
-@pytest.fixture(params=PATHS, autouse=True)
-def path(request):
-    with running_on(request.param):
-        yield request.param
 
 
 def draw(logits_V, rows, *, vocab_limit=None):

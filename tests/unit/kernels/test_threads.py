@@ -10,30 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from helpers.attention_cases import packed_tree, random_qkv
-from helpers.kernel_paths import running_on, values_and_gradients
+from helpers.every_kernel import KernelCase, every_kernel
+from helpers.kernel_paths import running_on
 from helpers.planted_fault import planted_fault
-from helpers.sampling_rows import rows_for
 from helpers.tolerance import EXACT
 
-from zerogap.kernels import (
-    VOCAB_CHUNK,
-    Head,
-    embedding,
-    linear,
-    log_probs,
-    norm_linear,
-    packed_attention,
-    qkv_rope,
-    rms_norm,
-    rope_tables,
-    round_bf16,
-    sample_tokens,
-    swiglu,
-    swiglu_linear,
-)
-
-ROWS, WIDTH, OUT = 203, 52, 149
-"""Sizes that give many pieces of work, and a short last one."""
+from zerogap.kernels import linear, packed_attention, round_bf16
 
 
 @pytest.fixture(autouse=True)
@@ -42,76 +24,21 @@ def _native():
         yield
 
 
-@pytest.fixture(autouse=True)
-def _same_number_of_threads_afterwards():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-def _kernels():
-    generator = torch.Generator().manual_seed(3)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator)
-
-    x, gate_up, norm, weight, bias = (
-        normal(ROWS, WIDTH), normal(ROWS, 2 * WIDTH), normal(WIDTH), normal(OUT, WIDTH), normal(OUT)
-    )  # fmt: skip
-    inv_freq, positions = (
-        torch.rand(13, generator=generator),
-        torch.randint(4096, (ROWS,), generator=generator),
-    )
-    cos, sin = rope_tables(inv_freq, positions)
-    heads = {"num_heads": 3, "num_kv_heads": 1, "eps": 1e-5}
-    vocab = VOCAB_CHUNK + 77
-    head, ids = normal(vocab, WIDTH), torch.randint(vocab, (ROWS,), generator=generator)
-    temperature = 0.3 + torch.rand(ROWS, generator=generator)
-    uniform = torch.rand(ROWS, dtype=torch.float64, generator=generator)
-    packed = packed_tree([(None, 0, 150), (0, 90, 40), (0, 90, 33), (1, 120, 20)])
-    return {
-        "rms_norm": (lambda x, norm: rms_norm(x, norm, 1e-5), [x, norm]),
-        "swiglu": (swiglu, [gate_up]),
-        "linear": (linear, [x, weight, bias]),
-        "linear of few rows": (linear, [x[:5], weight, bias]),
-        "linear of wide rows": (linear, [normal(200, 300), normal(90, 300)]),
-        "norm_linear": (
-            lambda x, norm, weight: norm_linear(x, norm, weight, bias, eps=1e-5),
-            [x, norm, weight],
-        ),
-        "swiglu_linear": (swiglu_linear, [gate_up, weight]),
-        "round_bf16": (round_bf16, [normal(999, 113)]),
-        "rope_tables": (lambda f: rope_tables(f, positions), [inv_freq]),
-        "qkv_rope": (
-            lambda qkv, q_norm, k_norm: qkv_rope(qkv, cos, sin, q_norm, k_norm, **heads),
-            [normal(ROWS, 5 * 26), normal(26), normal(26)],
-        ),
-        "embedding": (lambda table: embedding(ids % 40, table), [head]),
-        "log_probs": (
-            lambda x, head: log_probs(x, Head(head, vocab), ids, temperature),
-            [x, head],
-        ),
-        "sampler": (
-            lambda x: sample_tokens(x, Head(head, vocab), rows_for(uniform)),
-            [x],
-        ),
-        "attention": (
-            lambda q, k, v: packed_attention(q, k, v, packed.layout, scale=0.2),
-            random_qkv(packed.num_rows, 4, 2, 32),
-        ),
-    }
-
-
-KERNELS = _kernels()
-DIFFERENTIABLE = {name for name in KERNELS if name not in ("round_bf16", "rope_tables", "sampler")}
+PACKED = packed_tree([(None, 0, 150), (0, 90, 40), (0, 90, 33), (1, 120, 20)])
+# Many pieces of work, and a short last one.
+KERNELS = every_kernel(203, num_out=149) | {
+    "linear of few rows": KernelCase(linear, [torch.randn(5, 52)], [torch.randn(149, 52)]),
+    "linear of wide rows": KernelCase(linear, [torch.randn(200, 300)], [torch.randn(90, 300)]),
+    "round_bf16 of much": KernelCase(round_bf16, [torch.randn(999, 113)]),
+    "attention": KernelCase(
+        lambda *qkv: packed_attention(*qkv, PACKED.layout, scale=0.2),
+        random_qkv(PACKED.num_rows, 4, 2, 32),
+    ),
+}
 
 
 def compute(name):
-    """Outputs, and gradients where there are any."""
-    function, inputs = KERNELS[name]
-    if name not in DIFFERENTIABLE:
-        return function(*inputs)
-    return values_and_gradients(function, inputs)
+    return KERNELS[name].everything()
 
 
 def compute_all():
@@ -128,7 +55,7 @@ def test_a_kernel_has_the_same_bits_on_any_number_of_threads(name):
 
 
 def test_the_comparison_notices_a_sum_a_thread():
-    x = torch.randn(ROWS, 64)
+    x = torch.randn(203, 64)
 
     def summed(num_threads):
         return sum(part.sum(0) for part in x.chunk(num_threads))

@@ -14,15 +14,6 @@ struct Pages {
   const float* operator[](int64_t page) const { return data + page * page_stride + head_offset; }
 };
 
-// Buffer of one thread, kept as long as the thread lives: layers allocate nothing.
-struct Buffer {
-  std::vector<float> storage;
-  float* floats(int64_t n) {
-    if (int64_t(storage.size()) < n + W) storage.resize(n + W);
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
-  }
-};
-
 // Query vectors of one key/value head: rows of a block times the heads of the group.
 struct Queries {
   std::vector<const float*> q;

@@ -1,7 +1,7 @@
 // The three GEMMs of a linear layer, batch-invariant by construction (a BLAS has to be probed):
 //   nt: y = x * w^T (+ bias) (+ residual)    the forward
 //   nn: dx = dy * w                          gradient of the input
-//   tn: dw (+)= dy^T * x                     gradient of the weight
+//   tn: dw += dy^T * x                       gradient of the weight
 // Each output adds blocks of 256 terms: one accumulator per block, terms ascending, fused multiply-add, whatever the
 // number of rows and the place of a row. The cutting into tiles and threads changes no bit.
 //
@@ -10,7 +10,6 @@
 // memory: with 64 rows that is the difference between 150 and 190 GFLOP/s.
 #include <algorithm>
 #include <atomic>
-#include <vector>
 
 #include "pool.h"
 #include "transpose.h"
@@ -243,23 +242,14 @@ void multiply_few_rows(int64_t rows, const float* x, const float* w, int64_t K, 
   }
 }
 
-// This thread's memory for one purpose, kept between calls: new memory would page-fault every time.
-struct Scratch {
-  std::vector<float> storage;
-  float* get(int64_t floats) {
-    if (int64_t(storage.size()) < floats + 16) storage.assign(floats + 16, 0.0f);
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
-  }
-};
-
 float* panel_storage(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get(floats);
+  static thread_local Buffer buffer;
+  return buffer.floats(floats);
 }
 
 float* input_storage(int64_t floats) {
-  static thread_local Scratch scratch;
-  return scratch.get(floats);
+  static thread_local Buffer buffer;
+  return buffer.floats(floats);
 }
 
 // Work items: panels, times parts of the rows if there are too few panels for the threads. A thread takes its next item
@@ -329,8 +319,6 @@ void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t 
 void zg_swiglu(const float* gate_up, float* y, int64_t T, int64_t F, int64_t bf16);
 
 #ifdef ZG_HAS_GEMM
-int64_t zg_has_gemm() { return 1; }
-
 // x [M, K], w [N, K], bias [N] or null, residual [M, N] or null, y [M, N]; y may be the residual itself.
 // bf16: y is rounded. next_w [next_N, next_K]: see Next.
 void zg_gemm_nt(const float* x, const float* w, const float* bias, const float* residual, float* y, int64_t M,
@@ -397,13 +385,12 @@ void zg_gemm_nn(const float* x, const float* w, float* y, int64_t M, int64_t N, 
   });
 }
 
-// a [M, N], b [M, K], out [N, K] = a^T * b; adds to out, or replaces it. panels: room for `b` laid out in panels,
-// [K rounded up to zg_panel_columns()] * M floats.
+// a [M, N], b [M, K], out [N, K] += a^T * b. panels: room for `b` laid out in panels, [K rounded up to
+// zg_panel_columns()] * M floats.
 //
 // Both sides are laid out once: columns of a matrix whose width is a power of two share a few sets of the cache, and
 // reading them in place would load them from memory again and again.
-void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64_t M, int64_t N, int64_t K,
-                int64_t accumulate) {
+void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64_t M, int64_t N, int64_t K) {
   constexpr int64_t PART = 4 * MOST;  // columns of `a` that one thread lays out for all panels
   const int64_t num_panels = (K + COLUMNS - 1) / COLUMNS, num_parts = (N + PART - 1) / PART;
   for_rows(num_panels, 1, [&](int64_t p) { pack_plain(b, K, M, p * COLUMNS, panels + p * M * COLUMNS); });
@@ -419,29 +406,16 @@ void zg_gemm_tn(const float* a, const float* b, float* panels, float* out, int64
         const float* panel = panels + p * M * COLUMNS;
         float* y = out + (first + n) * K + p * COLUMNS;
         Ahead nothing{panel, 0};
-        if (accumulate)
-          for (int64_t r = 0; r < rows; ++r)
-            for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t c = 0; c < COLUMNS; c += W) prefetch(y + r * K + c);
         multiply_rows<true>(rows, {part + n, PART}, panel, M, nothing, total);
-        finish(total, rows, {nullptr, accumulate ? y : nullptr}, y, K, K - p * COLUMNS);
+        finish(total, rows, {nullptr, y}, y, K, K - p * COLUMNS);
         n += rows;
       }
   });
 }
 
 int64_t zg_panel_columns() { return COLUMNS; }
-#else
-int64_t zg_has_gemm() { return 0; }
-void zg_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t,
-                const float*, int64_t, int64_t) {}
-void zg_norm_gemm_nt(const float*, const float*, const float*, const float*, float*, int64_t, int64_t, int64_t,
-                     float, int64_t, const float*, int64_t, int64_t) {}
-void zg_head_nt(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-void zg_swiglu_gemm_nt(const float*, const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t,
-                       const float*, int64_t, int64_t) {}
-void zg_gemm_nn(const float*, const float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-void zg_gemm_tn(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, int64_t) {}
-int64_t zg_panel_columns() { return 1; }
 #endif
 
 }  // extern "C"

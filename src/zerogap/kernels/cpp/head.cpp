@@ -212,14 +212,11 @@ int64_t argmax(const Row& row) {
 
 extern "C" {
 
-// Adds one chunk [R, n] to the running statistics; sets target_logit[r] if local_target[r] is inside.
-void zg_add_chunk(const float* logits, int64_t R, int64_t n, const float* temperature,
-                  const int64_t* local_target, float* peak, float* mass, float* moment, float* target_logit) {
+// Adds one chunk [R, n] to the running statistics.
+void zg_add_chunk(const float* logits, int64_t R, int64_t n, const float* temperature, float* peak, float* mass,
+                  float* moment) {
   for_rows(R, 1, [&](int64_t r) {
-    const float* row = logits + r * n;
-    merge(peak[r], mass[r], moment[r], chunk_stats(row, n, temperature[r]));
-    const int64_t y = local_target[r];
-    if (y >= 0 && y < n) target_logit[r] = scaled(row[y], temperature[r]);
+    merge(peak[r], mass[r], moment[r], chunk_stats(logits + r * n, n, temperature[r]));
   });
 }
 
@@ -227,19 +224,16 @@ void zg_log_sum_exp(const float* peak, const float* mass, float* lse, int64_t R)
   for (int64_t r = 0; r < R; ++r) lse[r] = log_sum_exp(peak[r], mass[r]);
 }
 
-// d(sum_r grad[r] * log_prob[r]) / d logits of one chunk, in place.
+// d(-sum_r grad[r] * log_sum_exp[r]) / d logits of one chunk, in place.
 void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temperature, const float* lse,
-                        const int64_t* local_target, const float* grad) {
+                        const float* grad) {
   for_rows(R, 1, [&](int64_t r) {
     float* row = logits + r * n;
-    const float per_logit = grad[r] / temperature[r];
-    const vec T = set1(temperature[r]), l = set1(lse[r]), g = set1(-per_logit);
+    const vec T = set1(temperature[r]), l = set1(lse[r]), g = set1(-(grad[r] / temperature[r]));
     for (int64_t i = 0; i < n; i += W) {
       vec d = mul(g, zg::exp(sub(scaled_lanes(row, i, n, T), l)));
       n - i >= W ? store(row + i, d) : store_partial(row + i, d, int(n - i));
     }
-    const int64_t y = local_target[r];
-    if (y >= 0 && y < n) row[y] += per_logit;
   });
 }
 

@@ -10,10 +10,20 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace zg {
 
 constexpr int64_t MOST_THREADS = 256;
+
+// Memory of one thread for one purpose, kept between calls: new memory would page-fault every time.
+struct Buffer {
+  std::vector<float> storage;
+  float* floats(int64_t n) {
+    if (int64_t(storage.size()) < n + 16) storage.resize(n + 16);
+    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(storage.data()) + 63) / 64 * 64);
+  }
+};
 
 // Threads that a region of this caller may use: torch.get_num_threads().
 int64_t num_threads();

@@ -34,8 +34,8 @@ void round_row(const float* x, float* y, int64_t n) {
   for (; i < n; ++i) y[i] = to_bf16(x[i]);
 }
 
-// dx of y = x * rstd * w, and dw += dy * x * rstd. dw sums over all rows (times heads) in double: its rounding must not
-// depend on how rows were split into micro-batches.
+// dx of y = x * rstd * w, and dw += dy * x * rstd unless dw is null. dw sums over all rows (times heads) in double: its
+// rounding must not depend on how rows were split into micro-batches.
 void normalise_backward(const float* dy, const float* x, const float* w, float rstd, float* dx, double* dw,
                         int64_t n) {
   vec acc = set1(0.0f);
@@ -45,17 +45,16 @@ void normalise_backward(const float* dy, const float* x, const float* w, float r
     acc = fma(mul(load_partial(dy + i, n - i, 0.0f), load_partial(w + i, n - i, 0.0f)),
               load_partial(x + i, n - i, 0.0f), acc);
   const float mean = sum_lanes(acc) * rstd * rstd * rstd / float(n);
-  for (i = 0; i < n; ++i) {
-    const float g = dy[i];
-    dw[i] += double(g * (x[i] * rstd));
-    dx[i] = g * w[i] * rstd - x[i] * mean;
-  }
+  if (dw)
+    for (i = 0; i < n; ++i) dw[i] += double(dy[i] * (x[i] * rstd));
+  for (i = 0; i < n; ++i) dx[i] = dy[i] * w[i] * rstd - x[i] * mean;
 }
 
 // sum[0..width) = the sum of what add(row, partial) adds for each of T rows: BLOCK rows per partial sum, partial sums
-// in order, all in double. It does not depend on the threads.
+// in order, all in double. It does not depend on the threads. Without a sum, add(row, null) for each row.
 template <class F>
 void sum_of_rows(int64_t T, int64_t width, float* sum, F add) {
+  if (sum == nullptr) return for_rows(T, ROWS, [&](int64_t t) { add(t, nullptr); });
   constexpr int64_t BLOCK = 64;
   static thread_local std::vector<double> storage;
   const int64_t blocks = (T + BLOCK - 1) / BLOCK;
@@ -72,11 +71,9 @@ void sum_of_rows(int64_t T, int64_t width, float* sum, F add) {
   }
 }
 
-// This thread's memory for one head.
 float* head_storage(int64_t floats) {
-  static thread_local std::vector<float> storage;
-  if (int64_t(storage.size()) < floats) storage.resize(floats);
-  return storage.data();
+  static thread_local Buffer buffer;
+  return buffer.floats(floats);
 }
 
 // Rotates pairs (i, i + H/2) by the row's angles; sign = -1 rotates back (the backward).
@@ -133,7 +130,7 @@ void zg_rms_norm(const float* x, const float* w, float* y, float* rstd, int64_t 
   });
 }
 
-// dw [D]: see sum_of_rows.
+// dw [D] or null: see sum_of_rows.
 void zg_rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, float* dx, float* dw,
                           int64_t T, int64_t D) {
   sum_of_rows(T, D, dw, [&](int64_t t, double* sum) {
@@ -219,7 +216,7 @@ void zg_qkv_rope(const float* qkv, const float* cos, const float* sin, const flo
   });
 }
 
-// qkv may be null without norms. dw: [2, H] for q_norm and k_norm, see sum_of_rows; 0 without norms.
+// qkv may be null without norms. dw [2, H] for q_norm and k_norm, or null: see sum_of_rows.
 void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, const float* qkv,
                           const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                           float* dqkv, float* dw, int64_t T, int64_t N, int64_t K, int64_t H, float eps) {
@@ -235,7 +232,7 @@ void zg_qkv_rope_backward(const float* dq, const float* dk, const float* dv, con
       rotate(g, c, s, -1.0f, turned, half);
       if (w) {
         const float* x = qkv + t * E + h * H;
-        normalise_backward(turned, x, w, inverse_rms(x, H, eps), out, sum + (is_q ? 0 : H), H);
+        normalise_backward(turned, x, w, inverse_rms(x, H, eps), out, sum ? sum + (is_q ? 0 : H) : nullptr, H);
       }
     }
     std::memcpy(dqkv + t * E + (N + K) * H, dv + t * K * H, sizeof(float) * K * H);

@@ -7,8 +7,8 @@ import torch
 from helpers.kernel_paths import running_on
 from helpers.planted_fault import planted_fault
 
-from zerogap.kernels import roofline
-from zerogap.kernels.roofline import measure_bandwidth, measure_fma_peak
+from zerogap_bench import roofline
+from zerogap_bench.roofline import measure_bandwidth, measure_fma_peak
 
 MOST = 2000.0
 """GFLOP/s and GB/s, far above any core; load can only lower a rate."""
