@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from helpers.tiny_models import tiny_model
+from helpers.tolerance import FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 from zerogap.config.corrections import CorrectionsConfig, MaskCorrection, WeightCorrection
 from zerogap.config.loss import (
@@ -144,3 +145,14 @@ def gradients_of(
     if trainer.critic is not None:
         found |= {f"critic.{n}": p.grad for n, p in trainer.critic.model.named_parameters()}
     return found, metrics
+
+
+def check_gradient(
+    case: Case, gradient: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+) -> None:
+    """To 1e-6 per tensor, or as one vector if the terms of two answers to one prompt cancel."""
+    if isinstance(case.loss, DPOLossConfig):
+        GRADIENT_NORM.check(gradient, expected)
+        FP32_MODEL_GRADIENT.check(gradient, expected)
+    else:
+        GRADIENT.check(gradient, expected)

@@ -8,6 +8,7 @@ import torch
 
 from zerogap.kernels import PackedLayout, build_packed_layout, linear, packed_attention
 from zerogap.models import CausalLM
+from zerogap.types import Sample
 
 
 @dataclass
@@ -47,3 +48,16 @@ class PackedRows:
         attention = self.attention(model.config.attention_scale)
         hidden_TD = model(self.token_ids_T, self.positions_T, attention, **options)
         return linear(hidden_TD, model.head_weight)
+
+
+def log_softmax_alone(model: CausalLM, sample: Sample) -> torch.Tensor:
+    """float64 [L, V] at the place of each trainable token, from the sample alone and a full log_softmax."""
+    logits_TV = PackedRows([sample.token_ids.tolist()]).logits(model)
+    log_probs_TV = (logits_TV[:-1].double() / sample.temperature).log_softmax(-1)
+    return log_probs_TV[torch.tensor(sample.loss_mask[1:])]
+
+
+def log_probs_alone(model: CausalLM, sample: Sample) -> torch.Tensor:
+    """float64 [L] of the trainable tokens."""
+    targets = torch.from_numpy(sample.token_ids[sample.loss_mask].astype(np.int64))
+    return log_softmax_alone(model, sample).gather(1, targets[:, None])[:, 0]

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.loss_cases import CASES, Case, gradients_of, samples_for, trainer_of
+from helpers.loss_cases import CASES, check_gradient, gradients_of, samples_for, trainer_of
 from helpers.planted_fault import planted_fault
-from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
+from helpers.tolerance import EXACT
 from helpers.train_batches import train_on
 
-from zerogap.config.loss import DPOLossConfig
 from zerogap.errors import NumericsError
 from zerogap.train import objective as objective_module
 from zerogap.train import planning as planning_module
@@ -22,15 +21,6 @@ LAYOUTS = {
     "small micro-batches, shared": {"micro_batch_tokens": 40},
     "one micro-batch, not shared": {"share_prompts": False},
 }
-
-
-def check_gradient(case: Case, gradient, expected):
-    """To 1e-6 per tensor, or as one vector if the terms of two answers to one prompt cancel."""
-    if isinstance(case.loss, DPOLossConfig):
-        GRADIENT_NORM.check(gradient, expected)
-        FP32_MODEL_GRADIENT.check(gradient, expected)
-    else:
-        GRADIENT.check(gradient, expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.loss_cases import CASES, gradients_of, samples_for, score, trainer_of
-from helpers.packed_rows import PackedRows
+from helpers.packed_rows import PackedRows, log_probs_alone, log_softmax_alone
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL, FP32_MODEL_GRADIENT
@@ -18,19 +18,6 @@ from helpers.train_batches import standard_scores
 
 from zerogap.algorithms import reduce_loss
 from zerogap.train import objective as objective_module
-
-
-def log_softmax_alone(model, sample) -> torch.Tensor:
-    """float64 [L, V] at the place of each trainable token."""
-    logits_TV = PackedRows([sample.token_ids.tolist()]).logits(model)
-    log_probs_TV = (logits_TV[:-1].double() / sample.temperature).log_softmax(-1)
-    return log_probs_TV[torch.tensor(sample.loss_mask[1:])]
-
-
-def log_probs_alone(model, sample) -> torch.Tensor:
-    """float64 [L] of the trainable tokens."""
-    targets = torch.from_numpy(sample.token_ids[sample.loss_mask].astype(np.int64))
-    return log_softmax_alone(model, sample).gather(1, targets[:, None])[:, 0]
 
 
 class Columns:

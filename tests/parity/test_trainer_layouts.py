@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.loss_cases import CASES, samples_for, trainer_of
-from helpers.packed_rows import PackedRows
+from helpers.loss_cases import CASES, check_gradient, samples_for, trainer_of
+from helpers.packed_rows import log_probs_alone
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
-from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
+from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT
 from helpers.train_batches import make_groups, rewarded, standard_scores, train_on
 
-from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig
+from zerogap.config.loss import GRPOLossConfig, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
@@ -56,13 +56,6 @@ def gradient_of(samples=SAMPLES, *, family="qwen3", loss=None, **train):
     )
     metrics = train_on(trainer, samples)
     return {name: p.grad for name, p in model.named_parameters()}, metrics
-
-
-def log_probs_alone(model, sample) -> torch.Tensor:
-    logits_TV = PackedRows([sample.token_ids.tolist()]).logits(model)
-    log_probs_TV = (logits_TV[:-1].double() / sample.temperature).log_softmax(-1)
-    targets = torch.from_numpy(sample.token_ids[1:].astype(np.int64))
-    return log_probs_TV.gather(1, targets[:, None])[:, 0][torch.tensor(sample.loss_mask[1:])]
 
 
 def reference(samples, advantages, *, kind, family="qwen3", kl=0.0) -> tuple[dict, float]:
@@ -231,12 +224,6 @@ def test_processes_that_divide_by_their_own_tokens_would_be_noticed(name):
     with planted_fault("local denominators"):
         _, gradient = of_processes(case, plan, [[0], [1, 2]], fault=with_local_denominators)
         check_gradient(case, gradient, whole.tensors)
-
-
-def check_gradient(case, gradient, expected):
-    """To 1e-6 per tensor, or as one vector if the terms of two answers to one prompt cancel."""
-    tolerance = GRADIENT_NORM if isinstance(case.loss, DPOLossConfig) else GRADIENT
-    tolerance.check(gradient, expected)
 
 
 def with_faulty_packing(monkeypatch, fault):
