@@ -142,15 +142,15 @@ def measure(repeats: int) -> dict[str, dict]:
 
 def _figures(case: Case, taken: list[float], machine: dict[str, float]) -> dict[str, float | str]:
     by_memory = NUM_LAYERS * case.bytes_needed / machine["read_bytes_per_s"]
-    by_products = NUM_LAYERS * case.flops / machine["product_flops_per_s"]
+    by_gemm = NUM_LAYERS * case.flops / machine["product_flops_per_s"]
     time_s = statistics.median(taken)
     return {
         "ms": 1e3 * time_s,
         "ms_least": 1e3 * min(taken),
         "ms_bound_memory": 1e3 * by_memory,
-        "ms_bound_products": 1e3 * by_products,
-        "binds": "memory" if by_memory > by_products else "products",
-        "share_of_bound": max(by_memory, by_products) / time_s,
+        "ms_bound_gemm": 1e3 * by_gemm,
+        "binds": "memory" if by_memory > by_gemm else "gemm",
+        "share_of_bound": max(by_memory, by_gemm) / time_s,
         "ns_per_kb_needed": 1e9 * time_s / (NUM_LAYERS * case.bytes_needed / 1e3),
     }
 

@@ -52,7 +52,7 @@ class MachineLimit:
             {
                 "rows": result["rows"],
                 "by": library,
-                **{product: s["median"] for product, s in found["products"].items()},
+                **{product: s["median"] for product, s in found["gemms"].items()},
                 "all": found["gflops"]["median"],
                 "share of FMA peak": show_share(found["gflops"]["median"] / peak if peak else None),
             }
@@ -97,7 +97,7 @@ class MachineLimit:
                     "by": {
                         library: {
                             "gflops": spread([harmonic_mean(flops, rates) for rates in measured]),
-                            "products": {p: spread([rates[p] for rates in measured]) for p in flops},
+                            "gemms": {p: spread([rates[p] for rates in measured]) for p in flops},
                         }
                         for library, measured in by.items()
                     },

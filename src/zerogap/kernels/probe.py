@@ -79,8 +79,7 @@ def kernel_report(head_dim: int | None = None) -> str:
     """
     tile = backend_of(torch.empty(0)).tile
     rows = f"multiples of {ROW_MULTIPLE}" if tile is None else f"tiles of {tile}"
-    is_own = native.library is not None and native.has_gemm and tile is None
-    gemm = "GEMM in C++" if is_own else f"BLAS on rows in {rows}"
+    gemm = "GEMM in C++" if native.has_gemm and tile is None else f"BLAS on rows in {rows}"
     threads = f"{torch.get_num_threads()} threads, {gemm}"
     if native.library is None:
         return f"kernels: torch reference, slow ({threads}); {native.why_not}"

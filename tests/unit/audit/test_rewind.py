@@ -146,7 +146,7 @@ def make_the_first_unlikely(log_probs: np.ndarray) -> None:
     log_probs[:11] -= 5  # of the first rollout; only importance weights use it
 
 
-@pytest.mark.parametrize("settings", [AS_RECIPE, BLAS, WEIGHED], ids=["recipe", "products", "corrections"])  # fmt: skip
+@pytest.mark.parametrize("settings", [AS_RECIPE, BLAS, WEIGHED], ids=["recipe", "gemm", "corrections"])  # fmt: skip
 def test_a_step_trains_again_as_it_was_recorded_to(
     recorded: Path, fingerprints: dict[int, str], tmp_path: Path, settings: StepSettings
 ):

@@ -167,6 +167,13 @@ def test_a_limit_that_the_head_does_not_have_is_refused(vocab_limit):
         log_probs(hidden, Head(head, vocab_limit), target, temperature)
 
 
+@pytest.mark.parametrize("num_ids", [1, 4])
+def test_targets_for_another_number_of_rows_are_refused(num_ids):
+    hidden, head, target, temperature = random_head(3, 40)
+    with pytest.raises(KernelError, match=f"ids for {num_ids} rows were given with 3 rows"):
+        log_probs(hidden, Head(head, 40), target[:1].expand(num_ids), temperature)
+
+
 def test_a_temperature_of_another_dtype_or_length_is_refused(path):
     if path != "cpu":
         pytest.skip("torch itself refuses or promotes")

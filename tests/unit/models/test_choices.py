@@ -142,7 +142,7 @@ SCRATCH = torch.zeros(1, 1, PAGE, PAGE)
 
 
 @pytest.mark.skipif(
-    native.library is None or not native.has_gemm, reason="no C++ products on this processor"
+    native.library is None or not native.has_gemm, reason="no C++ GEMM on this processor"
 )
 @torch.no_grad()
 def test_a_recorded_pass_makes_choices_in_the_memory_that_it_was_given(monkeypatch):
