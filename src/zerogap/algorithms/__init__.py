@@ -1,22 +1,45 @@
 """The mathematics of a step: advantages, losses, corrections, KL estimators, denominators, the ledger.
 
-Columns in, columns and scalars out; no models, no engine, and only the config sections of ``correct_mismatch``. What is
-computed over a whole train batch is numpy in float64; what needs a gradient is torch, in the dtype of its input. Masked
-slots may hold anything, even NaN: they reach neither a value nor a gradient. docs/algorithms.md describes each loss,
-correction and denominator.
+Columns in, columns and scalars out; no models, no engine. Losses and advantages are sections of a recipe with a method: one
+class a kind, one file each. What is computed over a whole train batch is numpy in float64; what needs a gradient is torch,
+through methods of its tensors, so that recipes load without torch. Masked slots may hold anything, even NaN: they reach
+neither a value nor a gradient. docs/algorithms.md describes each loss, advantage, correction and denominator.
 """
 
 from zerogap.algorithms.advantages import (
-    GroupAdvantages,
-    group_advantages,
-    leave_one_out_advantages,
+    ADVANTAGES,
+    AdvantageConfig,
+    AdvantageInputs,
+    Advantages,
+    AnyAdvantage,
+    CriticAdvantage,
+    GroupAdvantage,
+    ImportedAdvantage,
+    LeaveOneOutAdvantage,
+    MaxRLAdvantage,
+    NoAdvantage,
+    ReturnAdvantage,
+    TokenBaselineAdvantage,
+)
+from zerogap.algorithms.algorithm import (
+    Algorithm,
+    EntropyConfig,
+    TeacherConfig,
+    algorithm_problems,
 )
 from zerogap.algorithms.correction_statistics import CorrectionStatistics, WeightStatistics
-from zerogap.algorithms.corrections import Corrections, correct_mismatch
+from zerogap.algorithms.corrections import (
+    Corrections,
+    CorrectionsConfig,
+    MaskCorrection,
+    WeightCorrection,
+    correct_mismatch,
+)
 from zerogap.algorithms.denominators import Denominator, loss_denominators
 from zerogap.algorithms.distillation import KLDirection, distillation_advantages, top_k_kl
 from zerogap.algorithms.dpo import DPOTerms, dpo_coefficients
-from zerogap.algorithms.kl import KLKind, kl_estimate, kl_penalties
+from zerogap.algorithms.group_statistics import GroupAdvantages, group_advantages
+from zerogap.algorithms.kl import KLConfig, KLKind, kl_estimate, kl_loss, kl_penalties
 from zerogap.algorithms.ledger import (
     REPLAYED,
     Attribution,
@@ -27,77 +50,115 @@ from zerogap.algorithms.ledger import (
     choose_samples,
     ledger_statistics,
 )
-from zerogap.algorithms.losses import reduce_loss
+from zerogap.algorithms.losses import (
+    LOSSES,
+    CISPOLoss,
+    ClipLoss,
+    DPOLoss,
+    DPPOLoss,
+    DRPOLoss,
+    ImportedLoss,
+    Loss,
+    LossConfig,
+    PolicyLoss,
+    ReinforceLoss,
+    SAPOLoss,
+    SFTLoss,
+)
 from zerogap.algorithms.mismatch import GapStatistics, gap_statistics
 from zerogap.algorithms.off_policy import off_policy_keep
 from zerogap.algorithms.per_sample import sample_sums
 from zerogap.algorithms.policy_statistics import PolicyStatistics, policy_statistics
-from zerogap.algorithms.shaping import overlong_penalties
-from zerogap.algorithms.surrogates import (
-    Surrogate,
-    cispo_surrogate,
-    clipped_surrogate,
-    gspo_surrogate,
-    reinforce_surrogate,
-    sft_surrogate,
-    weighted_log_probs,
-)
-from zerogap.algorithms.token_advantages import (
-    ValueTargets,
+from zerogap.algorithms.presets import presets
+from zerogap.algorithms.reduce import reduce_loss
+from zerogap.algorithms.returns import (
     gae_advantages,
     normalized_over_tokens,
-    reinforce_pp_advantages,
+    optimal_token_baselines,
     returns_to_go,
     token_rewards,
 )
+from zerogap.algorithms.shaping import overlong_penalties
+from zerogap.algorithms.terms import Level, LossTerms, Surrogate, policy_ratio
 from zerogap.algorithms.values import value_surrogate
 
 __all__ = [
+    "ADVANTAGES",
+    "LOSSES",
     "REPLAYED",
+    "AdvantageConfig",
+    "AdvantageInputs",
+    "Advantages",
+    "Algorithm",
+    "AnyAdvantage",
     "Attribution",
+    "CISPOLoss",
+    "ClipLoss",
     "CorrectionStatistics",
     "Corrections",
+    "CorrectionsConfig",
+    "CriticAdvantage",
+    "DPOLoss",
     "DPOTerms",
+    "DPPOLoss",
+    "DRPOLoss",
     "Denominator",
+    "EntropyConfig",
     "GapStatistics",
+    "GroupAdvantage",
     "GroupAdvantages",
+    "ImportedAdvantage",
+    "ImportedLoss",
+    "KLConfig",
     "KLDirection",
     "KLKind",
+    "LeaveOneOutAdvantage",
     "LedgerStatistics",
+    "Level",
+    "Loss",
+    "LossConfig",
+    "LossTerms",
+    "MaskCorrection",
+    "MaxRLAdvantage",
+    "NoAdvantage",
+    "PolicyLoss",
     "PolicyStatistics",
+    "ReinforceLoss",
+    "ReturnAdvantage",
+    "SAPOLoss",
+    "SFTLoss",
     "SourceStatistics",
     "Stages",
     "Surrogate",
-    "ValueTargets",
+    "TeacherConfig",
+    "TokenBaselineAdvantage",
+    "WeightCorrection",
     "WeightStatistics",
+    "algorithm_problems",
     "attribute",
     "choose_samples",
-    "cispo_surrogate",
-    "clipped_surrogate",
     "correct_mismatch",
     "distillation_advantages",
     "dpo_coefficients",
     "gae_advantages",
     "gap_statistics",
     "group_advantages",
-    "gspo_surrogate",
     "kl_estimate",
+    "kl_loss",
     "kl_penalties",
-    "leave_one_out_advantages",
     "ledger_statistics",
     "loss_denominators",
     "normalized_over_tokens",
     "off_policy_keep",
+    "optimal_token_baselines",
     "overlong_penalties",
+    "policy_ratio",
     "policy_statistics",
+    "presets",
     "reduce_loss",
-    "reinforce_pp_advantages",
-    "reinforce_surrogate",
     "returns_to_go",
     "sample_sums",
-    "sft_surrogate",
     "token_rewards",
     "top_k_kl",
     "value_surrogate",
-    "weighted_log_probs",
 ]

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from zerogap.algorithms._shapes import Bool, Float
+from zerogap.algorithms._shapes import Bool, Float, Tensor
 from zerogap.algorithms.finite import finite_column, name_by_index, require_finite
 
 KLDirection = Literal["reverse", "forward"]
@@ -68,16 +66,13 @@ def top_k_kl(
         direction: which side the expectation is over.
         name_token: name of row r in errors.
     """
-    policy_RK = _with_rest(_finite_rows(log_probs_RK, loss_mask_R, "log-prob", name_token))
-    teacher_RK = _with_rest(
-        _finite_rows(teacher_log_probs_RK.detach(), loss_mask_R, "teacher log-prob", name_token)
+    policy_RK = _finite_rows(log_probs_RK, loss_mask_R, "log-prob", name_token)
+    teacher_RK = _finite_rows(
+        teacher_log_probs_RK.detach(), loss_mask_R, "teacher log-prob", name_token
     )
-    difference_RK = policy_RK - teacher_RK
-    if direction == "reverse":
-        kl_R = (policy_RK.exp() * difference_RK).sum(1)
-    else:
-        kl_R = -(teacher_RK.exp() * difference_RK).sum(1)
-    return torch.where(loss_mask_R, kl_R, kl_R.new_zeros(()))
+    kl_R = _divergences(policy_RK, teacher_RK, direction).sum(1)
+    kl_R = kl_R + _divergences(_rest(policy_RK), _rest(teacher_RK), direction)
+    return kl_R.where(loss_mask_R, 0.0)
 
 
 def _finite_rows(
@@ -89,16 +84,22 @@ def _finite_rows(
     values_RK = require_finite(
         values_RK.double().flatten(), flat_mask, what, lambda i: name_token(i // num_ids)
     ).view_as(values_RK)
-    return torch.where(mask_R[:, None], values_RK, values_RK.new_tensor(-math.log(num_ids + 1)))
+    return values_RK.where(mask_R[:, None], -math.log(num_ids + 1))
 
 
-def _with_rest(log_probs_RK: Tensor) -> Tensor:
-    """One more column: log(1 - sum of exp).
+def _divergences(policy: Tensor, teacher: Tensor, direction: KLDirection) -> Tensor:
+    """The terms of the KL, one an outcome, from the log-probs of each outcome."""
+    if direction == "reverse":
+        return policy.exp() * (policy - teacher)
+    return teacher.exp() * (teacher - policy)
+
+
+def _rest(log_probs_RK: Tensor) -> Tensor:
+    """[R]: log(1 - sum of exp).
 
     The rest is at least ``MIN_REST_MASS``, with the gradient there. Otherwise a policy with all its mass on the K ids
     would get no gradient towards a teacher that has mass elsewhere.
     """
     mass_R = log_probs_RK.logsumexp(1)
     bounded_R = mass_R.detach().clamp(max=math.log1p(-MIN_REST_MASS))
-    rest_R = (-torch.expm1(mass_R - (mass_R.detach() - bounded_R))).log()
-    return torch.cat([log_probs_RK, rest_R[:, None]], dim=1)
+    return (-(mass_R - (mass_R.detach() - bounded_R)).expm1()).log()

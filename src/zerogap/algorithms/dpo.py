@@ -26,7 +26,7 @@ class DPOTerms:
     """One update's preferences."""
 
     coefficient_B: np.ndarray
-    """float64 [B]: coefficient of the sample's log-probs, for ``weighted_log_probs``; 0 for a sample in no pair."""
+    """float64 [B]: coefficient of the sample's log-probs, minus the advantage of its tokens; 0 for a sample in no pair."""
     denominator_B: np.ndarray
     """float64 [B]: the number of pairs, so that ``reduce_loss`` gives the gradient of the mean loss of a pair."""
     losses_P: np.ndarray

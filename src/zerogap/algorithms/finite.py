@@ -6,10 +6,8 @@ Multiplying by a mask does not help, because NaN * 0 is NaN, in values and gradi
 from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from zerogap.algorithms._shapes import Bool, Float
+from zerogap.algorithms._shapes import Bool, Float, Tensor
 from zerogap.errors import NumericsError
 
 MAX_LOG_RATIO = 20.0
@@ -29,7 +27,7 @@ def require_finite(
     if is_bad_T.any():
         first = int(is_bad_T.nonzero()[0])
         raise _not_finite(what, name_token(first), values_T[first].item(), is_bad_T, mask_T)
-    return torch.where(mask_T, values_T, values_T.new_zeros(()))
+    return values_T.where(mask_T, 0.0)
 
 
 def finite_column(

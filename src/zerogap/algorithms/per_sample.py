@@ -7,10 +7,8 @@ S all tokens of B samples.
 from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from zerogap.algorithms._shapes import Bool, Float, Int
+from zerogap.algorithms._shapes import Bool, Float, Int, Tensor
 from zerogap.algorithms.finite import finite_column, name_by_index
 from zerogap.errors import DataError
 
@@ -55,7 +53,7 @@ def sample_means(
         name_token: name of token t in errors.
     """
     samples_R, which_T = sample_T.unique(return_inverse=True)
-    here_R = torch.zeros(len(samples_R), dtype=torch.int64).index_add(0, which_T, mask_T.long())
+    here_R = which_T.new_zeros(len(samples_R)).index_add(0, which_T, mask_T.long())
     is_cut_T = mask_T & (here_R[which_T] != sample_len_T)
     if is_cut_T.any():
         first = int(is_cut_T.nonzero()[0])
@@ -65,4 +63,4 @@ def sample_means(
         )
         raise DataError(msg)
     sum_R = values_T.new_zeros(len(samples_R)).index_add(0, which_T, values_T)
-    return torch.where(mask_T, (sum_R / here_R.clamp(min=1))[which_T], values_T.new_zeros(()))
+    return (sum_R / here_R.clamp(min=1))[which_T].where(mask_T, 0.0)

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
-from zerogap.algorithms._shapes import Bool, Float
+from zerogap.algorithms._shapes import Bool, Float, Tensor
 from zerogap.algorithms.finite import name_by_index, require_finite
-from zerogap.algorithms.surrogates import Surrogate
+from zerogap.algorithms.terms import Surrogate
 
 
 def value_surrogate(
@@ -37,9 +34,9 @@ def value_surrogate(
     returns_T = require_finite(returns_T.detach(), loss_mask_T, "return", name_token)
     free_T = (values_T - returns_T).square() / 2
     if value_clip == 0:
-        return Surrogate(free_T, torch.zeros_like(loss_mask_T))
+        return Surrogate(free_T, loss_mask_T.new_zeros(loss_mask_T.shape))
     # Not old + clamp(value - old): that rounds, and a value within the bounds would count as clipped.
     near_T = values_T.clamp(old_values_T - value_clip, old_values_T + value_clip)
     bounded_T = (near_T - returns_T).square() / 2
     is_clipped_T = bounded_T > free_T
-    return Surrogate(torch.where(is_clipped_T, bounded_T, free_T), is_clipped_T)
+    return Surrogate(bounded_T.where(is_clipped_T, free_T), is_clipped_T)

@@ -4,11 +4,6 @@ In: recipe files, flags and environment variables. Out: frozen sections, or one 
 Nothing is adjusted, guessed or ignored, and nothing here imports torch.
 """
 
-from zerogap.config.corrections import (
-    CorrectionsConfig,
-    MaskCorrection,
-    WeightCorrection,
-)
 from zerogap.config.data import (
     BuiltinData,
     DataConfig,
@@ -17,21 +12,6 @@ from zerogap.config.data import (
     ReasoningGymData,
 )
 from zerogap.config.engine import EngineConfig
-from zerogap.config.loss import (
-    CISPOLossConfig,
-    DAPOLossConfig,
-    DistillationLossConfig,
-    DPOLossConfig,
-    DrGRPOLossConfig,
-    GRPOLossConfig,
-    GSPOLossConfig,
-    KLConfig,
-    LossConfig,
-    PPOLossConfig,
-    ReinforcePlusPlusLossConfig,
-    RLOOLossConfig,
-    SFTLossConfig,
-)
 from zerogap.config.model import ModelInit, ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
 from zerogap.config.reward import (
@@ -49,44 +29,28 @@ from zerogap.config.train import TrainConfig
 
 __all__ = [
     "BuiltinData",
-    "CISPOLossConfig",
-    "CorrectionsConfig",
-    "DAPOLossConfig",
-    "DPOLossConfig",
     "DataConfig",
-    "DistillationLossConfig",
-    "DrGRPOLossConfig",
     "EngineConfig",
     "EvaluateConfig",
     "ExactReward",
     "FileData",
-    "GRPOLossConfig",
-    "GSPOLossConfig",
     "ImportReward",
-    "KLConfig",
     "LastNumberReward",
     "LedgerConfig",
-    "LossConfig",
-    "MaskCorrection",
     "MathVerifyReward",
     "MismatchConfig",
     "ModelInit",
     "ModelSection",
     "ObsConfig",
-    "PPOLossConfig",
     "PromptConfig",
-    "RLOOLossConfig",
     "ReasoningGymData",
     "RegexReward",
-    "ReinforcePlusPlusLossConfig",
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",
     "RunSection",
-    "SFTLossConfig",
     "SamplingConfig",
     "TaskReward",
     "TrainConfig",
     "WatchConfig",
-    "WeightCorrection",
 ]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zerogap.config.section import Section, TomlValue
+from zerogap.section import Section, TomlValue
 
 
 class FileData(Section):

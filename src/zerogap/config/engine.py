@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from zerogap.config.section import Section
+from zerogap.section import Section
 
 
 class EngineConfig(Section):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zerogap.config.section import Section
+from zerogap.section import Section
 
 
 class LedgerConfig(Section):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from zerogap.config.section import Integers, Section, Strings
+from zerogap.section import Integers, Section, Strings
 from zerogap.errors import InvalidRequest
 from zerogap.types import SamplingParams
 

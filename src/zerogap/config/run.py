@@ -5,15 +5,25 @@ from typing import Literal
 
 from pydantic import Field
 
-from zerogap.config.corrections import CorrectionsConfig
+from zerogap.algorithms import (
+    Algorithm,
+    AnyAdvantage,
+    ClipLoss,
+    CorrectionsConfig,
+    EntropyConfig,
+    GroupAdvantage,
+    KLConfig,
+    LossConfig,
+    TeacherConfig,
+    algorithm_problems,
+)
 from zerogap.config.data import DataConfig, PromptConfig
 from zerogap.config.engine import EngineConfig
-from zerogap.config.loss import GRPOLossConfig, LossConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
 from zerogap.config.reward import RewardConfig
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
-from zerogap.config.section import Section
+from zerogap.section import Section
 from zerogap.config.train import TrainConfig
 
 
@@ -54,8 +64,16 @@ class RunConfig(Section):
     """Limits of the inference engine."""
     train: TrainConfig = TrainConfig()
     """Optimizer and micro-batches."""
-    loss: LossConfig = GRPOLossConfig()
+    loss: LossConfig = ClipLoss()
     """Objective."""
+    advantage: AnyAdvantage = GroupAdvantage()
+    """What a token is worth."""
+    kl: KLConfig = KLConfig()
+    """Penalty on leaving the initial policy."""
+    entropy: EntropyConfig = EntropyConfig()
+    """Entropy in the loss."""
+    teacher: TeacherConfig | None = None
+    """Distillation."""
     corrections: CorrectionsConfig = CorrectionsConfig()
     """Importance weights and rejection."""
     ledger: LedgerConfig = LedgerConfig()
@@ -70,6 +88,11 @@ class RunConfig(Section):
     """What is recorded for people."""
 
     @property
+    def algorithm(self) -> Algorithm:
+        """The tables that decide a step's gradient."""
+        return Algorithm.of(self)
+
+    @property
     def evaluate_sampling(self) -> SamplingConfig:
         """How evaluation completions are sampled."""
         return self.evaluate.sampling or self.rollout.sampling
@@ -80,6 +103,7 @@ class RunConfig(Section):
         yield from self._length_problems()
         yield from self._policy_problems()
         yield from self._answer_problems()
+        yield from algorithm_problems(self)
         if self.train.warmup_steps >= self.run.steps:
             yield f"train.warmup_steps = {self.train.warmup_steps}: the run has only run.steps = {self.run.steps} and would never leave the warm-up; set fewer warm-up steps or more steps"
         if self.evaluate.every and not self.data.has_evaluation:
@@ -94,7 +118,8 @@ class RunConfig(Section):
 
     def _group_problems(self) -> Iterator[str]:
         rollout, updates = self.rollout, self.train.updates_per_step
-        if rollout.group_size < 2 and self.loss.compares_within_group:
+        compares = self.advantage.compares_within_group and self.loss.trains_on_completions
+        if rollout.group_size < 2 and compares:
             yield f"rollout.group_size = {rollout.group_size}: advantages compare completions of the same prompt, which takes at least two; set 2 or more"
         if rollout.prompts_per_step % updates:
             yield f"train.updates_per_step = {updates}: rollout.prompts_per_step = {rollout.prompts_per_step} groups cannot be split evenly; set a divisor of it"
@@ -110,8 +135,6 @@ class RunConfig(Section):
             yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare log-probs of trainer and engine, but this takes the engine\'s for both; remove one of the two (corrections.off_policy_kl may stay)'
         if not self.loss.trains_on_completions:
             kind = f"loss.kind = {self.loss.kind!r} trains on the data set's answers"
-            if self.corrections != CorrectionsConfig():
-                yield f"corrections: {kind}, which no engine sampled, so there is nothing to correct; remove the table"
             if self.train.old_log_probs == "rollout":
                 yield f'train.old_log_probs = "rollout": {kind}, which have no rollout log-probs; remove the key'
             if self.rollout.lag:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zerogap.config.section import Section
+from zerogap.section import Section
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

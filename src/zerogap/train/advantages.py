@@ -1,4 +1,4 @@
-"""Advantages of all tokens of a step, computed over the whole train batch before the first update.
+"""What each token of a step is worth, decided over the whole train batch before the first update.
 
 B samples, S all their tokens.
 """
@@ -8,166 +8,92 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerogap.algorithms import (
+    AdvantageInputs,
+    Algorithm,
+    DPOLoss,
     GroupAdvantages,
+    KLConfig,
     distillation_advantages,
-    gae_advantages,
-    group_advantages,
     kl_penalties,
-    leave_one_out_advantages,
-    normalized_over_tokens,
-    reinforce_pp_advantages,
-    sample_sums,
-    token_rewards,
-)
-from zerogap.config.loss import (
-    CISPOLossConfig,
-    DAPOLossConfig,
-    DistillationLossConfig,
-    DPOLossConfig,
-    DrGRPOLossConfig,
-    GRPOLossConfig,
-    GSPOLossConfig,
-    LossConfig,
-    PolicyLoss,
-    PPOLossConfig,
-    ReinforcePlusPlusLossConfig,
-    RLOOLossConfig,
-    SFTLossConfig,
 )
 from zerogap.train.tokens import StepTokens
 
 
 @dataclass(frozen=True, eq=False)
-class Advantages:
-    """Advantages of the tokens of all samples, and what comes with them."""
+class StepAdvantages:
+    """The advantages of the tokens of all samples."""
 
     column_S: np.ndarray
-    """float64 [S]; NaN at tokens that do not train, unless each sample has a single advantage, which all its tokens get."""
+    """float64 [S]; NaN where nothing trains, unless a whole sample has one advantage."""
     groups: GroupAdvantages | None = None
-    """Statistics of the groups, where the loss compares within them."""
+    """Statistics of the groups, if samples were compared within groups."""
     returns_S: np.ndarray | None = None
     """float64 [S]: the critic's regression targets."""
     teacher_kl_S: np.ndarray | None = None
-    """float32 [S]: estimate of the KL to the teacher, where it gives the advantage; NaN at tokens that do not train."""
+    """float32 [S]: the KL to the teacher, if it is part of the advantage; NaN where nothing trains."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scored:
-    """Results of the forward passes before a step's first update: float32 [S] each; None where the loss needs none."""
+    """Scores of a step's tokens before its first update: float32 [S] each, if the algorithm needs them."""
 
     old_S: np.ndarray
-    """NaN where the first update's own forward pass will compute it."""
+    """NaN where the first update's own forward pass will give the log-prob."""
     reference_S: np.ndarray | None
     teacher_S: np.ndarray | None
     values_S: np.ndarray | None
+    square_sums_S: np.ndarray | None
 
 
-def decide_advantages(step: StepTokens, scored: Scored, loss: LossConfig) -> Advantages:
-    """Advantages of the tokens that train, from rewards and from the forward passes before the first update.
+def decide_advantages(step: StepTokens, scored: Scored, algorithm: Algorithm) -> StepAdvantages:
+    """The rewards' advantages, and the teacher's added to them.
 
-    In supervised training they are 1. With preferences they are 0 until the update begins, because the weight of a log-prob
-    depends on the policy at that point. A differentiable KL has no advantages; the column is 0.
+    A token of supervised training has the advantage 1. One of a preference has 0 until its update begins: its weight depends
+    on the policy at that point.
     """
-    match loss:
-        case GRPOLossConfig() | GSPOLossConfig() | CISPOLossConfig():
-            return _within_groups(step, scored, loss, normalize_std=loss.normalize_std)
-        case DrGRPOLossConfig():
-            return _within_groups(step, scored, loss, normalize_std=False)
-        case DAPOLossConfig():
-            return _within_groups(step, scored, loss, normalize_std=True)
-        case RLOOLossConfig():
-            rewards_B = _penalized_rewards(step, scored, loss)
-            groups = leave_one_out_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
-            return _spread(step, groups)
-        case ReinforcePlusPlusLossConfig():
-            return _over_the_batch(step, scored, loss)
-        case PPOLossConfig():
-            return _from_values(step, scored, loss)
-        case DistillationLossConfig(estimator="sampled"):
-            return _from_teacher(step, scored)
-        case SFTLossConfig():
-            return Advantages(np.where(step.trains_S, 1.0, np.nan))
-        case DPOLossConfig() | DistillationLossConfig():
-            return Advantages(np.where(step.trains_S, 0.0, np.nan))
-
-
-def _within_groups(
-    step: StepTokens, scored: Scored, loss: PolicyLoss, *, normalize_std: bool
-) -> Advantages:
-    rewards_B = _penalized_rewards(step, scored, loss)
-    groups = group_advantages(
-        rewards_B, step.group_ids, step.who.is_kept_B, normalize_std=normalize_std
+    if not algorithm.loss.trains_on_completions:
+        value = 0.0 if isinstance(algorithm.loss, DPOLoss) else 1.0
+        return StepAdvantages(np.where(step.trains_S, value, np.nan))
+    found = algorithm.advantage.decide(
+        AdvantageInputs(
+            rewards_B=step.rewards_B,
+            is_valid_B=step.who.is_kept_B,
+            group_ids=step.group_ids,
+            loss_mask_S=step.trains_S,
+            sample_S=step.sample_S,
+            old_log_probs_S=scored.old_S if algorithm.needs_old_first else None,
+            penalties_S=_penalties(step, scored, algorithm.kl),
+            values_S=scored.values_S,
+            square_sums_S=scored.square_sums_S,
+            name_token=step.index.name,
+        )
     )
-    return _spread(step, groups)
+    column_S, teacher_kl_S = found.column_S, None
+    if scored.teacher_S is not None:
+        assert algorithm.teacher is not None
+        teacher_kl_S = _teacher_kl(step, scored.teacher_S, scored.old_S)
+        column_S = column_S + algorithm.teacher.weight * -teacher_kl_S
+        teacher_kl_S = teacher_kl_S.astype(np.float32)
+    return StepAdvantages(column_S, found.groups, found.returns_S, teacher_kl_S)
 
 
-def _spread(step: StepTokens, groups: GroupAdvantages) -> Advantages:
-    return Advantages(step.index.spread(groups.advantages), groups)
+def _teacher_kl(step: StepTokens, teacher_S: np.ndarray, old_S: np.ndarray) -> np.ndarray:
+    """float64 [S]; NaN where nothing trains."""
+    column_S = distillation_advantages(teacher_S, old_S, step.trains_S, name_token=step.index.name)
+    return np.where(step.trains_S, -column_S, np.nan)
 
 
-def _over_the_batch(
-    step: StepTokens, scored: Scored, loss: ReinforcePlusPlusLossConfig
-) -> Advantages:
-    rewards_B, groups = step.rewards_B, None
-    if loss.baseline:
-        groups = group_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
-        rewards_B = groups.advantages
-    penalties_S = _penalties(step, scored, loss)
-    rewards_S = token_rewards(rewards_B, step.trains_S, step.sample_S, penalties_S=penalties_S)
-    column_S = reinforce_pp_advantages(
-        rewards_S, step.trains_S, step.sample_S, name_token=step.index.name
-    )
-    return Advantages(np.where(step.trains_S, column_S, np.nan), groups)
-
-
-def _from_values(step: StepTokens, scored: Scored, loss: PPOLossConfig) -> Advantages:
-    assert scored.values_S is not None, "ppo has a critic"
-    penalties_S = _penalties(step, scored, loss)
-    rewards_S = token_rewards(step.rewards_B, step.trains_S, step.sample_S, penalties_S=penalties_S)
-    found = gae_advantages(
-        rewards_S,
-        scored.values_S,
-        step.trains_S,
-        step.sample_S,
-        discount=loss.discount,
-        gae_lambda=loss.gae_lambda,
-        name_token=step.index.name,
-    )
-    column_S = found.advantages_S
-    if loss.normalize_advantages:
-        column_S = normalized_over_tokens(column_S, step.trains_S, name_token=step.index.name)
-    return Advantages(np.where(step.trains_S, column_S, np.nan), returns_S=found.returns_S)
-
-
-def _from_teacher(step: StepTokens, scored: Scored) -> Advantages:
-    assert scored.teacher_S is not None, "distillation has a teacher"
-    column_S = distillation_advantages(
-        scored.teacher_S, scored.old_S, step.trains_S, name_token=step.index.name
-    )
-    column_S = np.where(step.trains_S, column_S, np.nan)
-    return Advantages(column_S, teacher_kl_S=(-column_S).astype(np.float32))
-
-
-def _penalized_rewards(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray:
-    """float64 [B]: each reward minus the KL penalties of the sample's tokens."""
-    penalties_S = _penalties(step, scored, loss)
-    if penalties_S is None:
-        return step.rewards_B
-    return step.rewards_B - sample_sums(
-        penalties_S, step.trains_S, step.sample_S, num_samples=len(step.samples), what="penalty"
-    )
-
-
-def _penalties(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray | None:
-    """float64 [S]: the KL penalty on each token's reward; None if the KL is in the loss or there is none."""
-    if loss.kl.kind == "none" or loss.kl.place != "reward":
+def _penalties(step: StepTokens, scored: Scored, kl: KLConfig) -> np.ndarray | None:
+    """float64 [S]: what the KL subtracts from each token's reward; None unless the KL is in the reward."""
+    if not kl.is_in_reward:
         return None
+    assert kl.kind != "none"
     assert scored.reference_S is not None, "a KL penalty has a reference"
     return kl_penalties(
         scored.old_S,
         scored.reference_S,
         step.trains_S,
-        kind=loss.kl.kind,
-        coefficient=loss.kl.coefficient,
+        kind=kl.kind,
+        coefficient=kl.coefficient,
         name_token=step.index.name,
     )

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zerogap.algorithms import reduce_loss, value_surrogate
-from zerogap.config.loss import CriticConfig
+from zerogap.algorithms import CriticAdvantage, reduce_loss, value_surrogate
 from zerogap.config.train import TrainConfig
 from zerogap.kernels import PLAIN, Compute, linear, to_device, to_host
 from zerogap.models import CausalLM
@@ -72,7 +71,7 @@ class CriticUpdate:
 class Critic:
     """Owns the value model and its optimizer."""
 
-    def __init__(self, policy: CausalLM, config: CriticConfig, train: TrainConfig) -> None:
+    def __init__(self, policy: CausalLM, config: CriticAdvantage, train: TrainConfig) -> None:
         """A critic whose values are all 0.
 
         Args:

@@ -14,10 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from zerogap.config.corrections import CorrectionsConfig
-from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
+from zerogap.algorithms import Algorithm, CorrectionsConfig, algorithm_problems
 from zerogap.config.train import TrainConfig
-from zerogap.errors import CheckpointError, DataError
+from zerogap.errors import CheckpointError, ConfigError, DataError
 from zerogap.kernels import Compute, Gemm
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepColumns, StepMeter
@@ -35,7 +34,6 @@ from zerogap.train.passes import Passes
 from zerogap.train.plan import StepPlan
 from zerogap.train.planning import plan_step
 from zerogap.train.policy_gradient import PolicyGradient
-from zerogap.train.requirements import check_corrections, check_models
 from zerogap.train.scoring import score_samples
 from zerogap.train.summary import summarise, summarise_critic
 from zerogap.train.teacher import Teacher
@@ -43,7 +41,7 @@ from zerogap.types import Sample
 
 _FILE = "trainer.safetensors"
 _OPTIMIZER, _CRITIC = "optimizer.", "critic."
-_NONE = CorrectionsConfig()
+_GRPO = Algorithm()
 
 
 class NativeTrainer:
@@ -55,11 +53,10 @@ class NativeTrainer:
         self,
         model: CausalLM,
         config: TrainConfig,
-        loss: LossConfig,
+        algorithm: Algorithm = _GRPO,
         *,
         total_steps: int,
         gemm: Gemm = "exact",
-        corrections: CorrectionsConfig = _NONE,
         reference: CausalLM | None = None,
         teacher: Teacher | None = None,
     ) -> None:
@@ -68,22 +65,19 @@ class NativeTrainer:
         Args:
             model: fp32, its weights loaded.
             config: optimizer and packing.
-            loss: objective.
+            algorithm: loss, advantages, penalties and corrections.
             total_steps: steps of the run, for the schedule.
             gemm: GEMM kernels of its passes.
-            corrections: for samples that another policy drew.
-            reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
-            teacher: given exactly when the loss is distillation.
+            reference: the frozen initial policy; given exactly when ``algorithm.needs_reference``.
+            teacher: given exactly when ``algorithm.teacher`` is set.
         """
-        check_models(loss, reference, teacher)
-        self.model, self._config, self._loss = model, config, loss
+        _check_models(algorithm, reference, teacher)
+        self.model, self._config, self._algorithm = model, config, algorithm
         self._total_steps = total_steps
         self._num_steps = 0
         self.is_inconsistent = False
         """See ``Trainer``."""
-        self.critic = (
-            Critic(model, loss.critic, config) if isinstance(loss, PPOLossConfig) else None
-        )
+        self.critic = None if algorithm.critic is None else Critic(model, algorithm.critic, config)
         self._optimizer = Optimizer(
             model,
             betas=config.betas,
@@ -101,7 +95,6 @@ class NativeTrainer:
             compute=Compute(gemm=gemm),
         )
         self._meter = StepMeter()
-        self.use_corrections(corrections)
 
     def use_gemm(self, gemm: Gemm) -> None:
         """See ``Trainer``."""
@@ -109,8 +102,10 @@ class NativeTrainer:
 
     def use_corrections(self, corrections: CorrectionsConfig) -> None:
         """See ``Trainer``."""
-        check_corrections(self._loss, corrections)
-        self._corrections = corrections
+        algorithm = self._algorithm.model_copy(update={"corrections": corrections})
+        if problems := list(algorithm_problems(algorithm)):
+            raise ConfigError("\n".join(problems))
+        self._algorithm = algorithm
 
     def plan(
         self,
@@ -125,8 +120,7 @@ class NativeTrainer:
             samples,
             partial(self._passes.score, samples, self._meter),
             config=self._config,
-            loss=self._loss,
-            corrections=self._corrections,
+            algorithm=self._algorithm,
             vocab_limit=self.model.head.vocab_limit,
             step_number=self._num_steps,
             exact_version=exact_version,
@@ -138,7 +132,7 @@ class NativeTrainer:
         """See ``Trainer``."""
         updates = self._begin(plan, on_progress)
         columns, meter, learning_rate = StepColumns(plan), self._meter, self._learning_rate()
-        gradient = PolicyGradient(self._passes, self._loss, plan, columns, meter)
+        gradient = PolicyGradient(self._passes, self._algorithm, plan, columns, meter)
         losses, grad_norms, critic_updates, audit = [], [], [], plan.old.audit
         for number, batches in enumerate(updates):
             self._optimizer.zero_grad()
@@ -178,7 +172,7 @@ class NativeTrainer:
         first, *_ = self._begin(plan, on_progress)
         self._optimizer.zero_grad()
         columns = StepColumns(plan)
-        gradient = PolicyGradient(self._passes, self._loss, plan, columns, self._meter)
+        gradient = PolicyGradient(self._passes, self._algorithm, plan, columns, self._meter)
         return StepGradient(
             loss=gradient.accumulate(0, first),
             grad_norm=self._optimizer.grad_norm(),
@@ -231,19 +225,21 @@ class NativeTrainer:
         if self.critic is not None:
             self.critic.load_state_dict(critic)
         elif critic:
-            msg = f'the trainer state has a critic ({len(critic)} tensors), but this loss trains none: it is from a run with another loss; resume with loss.kind = "ppo"'
+            msg = f'the trainer state has a critic ({len(critic)} tensors), but this loss trains none: it is from a run with another loss; resume with advantage.kind = "critic"'
             raise CheckpointError(msg)
         self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))
         self._num_steps = int(state["num_steps"])
         torch.set_rng_state(state["torch_rng_state"])
 
     def _learning_rate(self) -> float:
+        """The schedule counts steps that train the policy: a critic that warms up alone does not use it up."""
+        alone = 0 if self._algorithm.critic is None else self._algorithm.critic.warmup_steps
         return learning_rate_at(
-            self._num_steps,
+            max(self._num_steps - alone, 0),
             peak=self._config.learning_rate,
             schedule=self._config.schedule,
             warmup_steps=self._config.warmup_steps,
-            total_steps=self._total_steps,
+            total_steps=self._total_steps - alone,
         )
 
     # ------------------------------------------------------------ a step's parts
@@ -260,7 +256,7 @@ class NativeTrainer:
         updates = self._passes.pack_updates(plan, meter)
         batches = [batch for update in updates for batch in update.all]
         meter.expect("update", batches)
-        if isinstance(self._loss, DPOLossConfig):
+        if self._algorithm.loss.compares_answers:
             meter.expect("preferences", batches)
         if self.critic is not None:
             meter.expect("critic", batches)
@@ -277,3 +273,19 @@ class NativeTrainer:
             columns.replace_old(own_S)
             return compare(plan.tokens, columns.own_log_probs_S, old.is_exact_S)
         return replace(found, num_taken=old.audit.num_taken)
+
+
+def _check_models(
+    algorithm: Algorithm, reference: CausalLM | None, teacher: Teacher | None
+) -> None:
+    """Refuse an algorithm without the models that it needs, and models that nothing uses."""
+    if (reference is not None) != algorithm.needs_reference:
+        given = "no reference model" if reference is None else "a reference model"
+        needs = "needs" if algorithm.needs_reference else "does not need"
+        msg = f"this algorithm {needs} the frozen initial policy, and {given} was given; a reference goes with a KL penalty or with dpo: give both or neither"
+        raise ConfigError(msg)
+    if (teacher is not None) != (algorithm.teacher is not None):
+        given = "no teacher" if teacher is None else "a teacher"
+        table = "no [teacher] table" if algorithm.teacher is None else "a [teacher] table"
+        msg = f"an algorithm with {table} was given {given}: give both or neither"
+        raise ConfigError(msg)

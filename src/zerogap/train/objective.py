@@ -1,7 +1,4 @@
-"""What each kind of loss computes for a micro-batch. R targets.
-
-``requirements`` says what each kind needs beforehand.
-"""
+"""A micro-batch's share of the loss: the loss kind's term, and the penalties beside it. R targets."""
 
 from dataclasses import dataclass
 
@@ -10,189 +7,178 @@ import torch
 from torch import Tensor
 
 from zerogap.algorithms import (
-    Surrogate,
-    cispo_surrogate,
-    clipped_surrogate,
-    gspo_surrogate,
-    kl_estimate,
-    off_policy_keep,
-    reduce_loss,
-    reinforce_surrogate,
-    sft_surrogate,
-    top_k_kl,
-    weighted_log_probs,
-)
-from zerogap.config.loss import (
-    CISPOLossConfig,
-    DAPOLossConfig,
-    DistillationLossConfig,
-    DPOLossConfig,
-    DrGRPOLossConfig,
-    GRPOLossConfig,
-    GSPOLossConfig,
-    LossConfig,
+    Algorithm,
+    LossTerms,
     PolicyLoss,
-    PPOLossConfig,
-    ReinforcePlusPlusLossConfig,
-    RLOOLossConfig,
-    SFTLossConfig,
+    Surrogate,
+    kl_estimate,
+    kl_loss,
+    off_policy_keep,
+    policy_ratio,
+    reduce_loss,
+    top_k_kl,
 )
+from zerogap.algorithms.finite import require_finite
 from zerogap.train.columns import StepColumns
 from zerogap.train.packing import MicroBatch
 from zerogap.train.plan import StepPlan
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Log-probs by policy and teacher, for a KL over several ids at each token."""
+@dataclass(frozen=True, kw_only=True)
+class ModelOutputs:
+    """What the policy computed of a micro-batch's targets, with gradient, and the teacher."""
 
-    log_probs_RK: Tensor
-    """With gradient."""
-    teacher_log_probs_RK: Tensor
+    log_probs_R: Tensor
+    entropy_R: Tensor | None
+    """If the loss has a term of it."""
+    candidates_RK: Tensor | None
+    """Log-probs of the teacher's likeliest ids, if the loss has a KL over them."""
+    teacher_RK: Tensor | None
+    """The teacher's log-probs of the same ids, without gradient."""
 
 
 def micro_batch_loss(
-    log_probs_R: Tensor,
+    outputs: ModelOutputs,
     plan: StepPlan,
     columns: StepColumns,
     batch: MicroBatch,
-    loss: LossConfig,
-    *,
-    candidates: Candidates | None = None,
+    algorithm: Algorithm,
 ) -> tuple[Tensor, dict[str, np.ndarray]]:
     """A micro-batch's share of its update's loss, over the plan's denominators; reads the step's columns.
 
-    Importance weights multiply the policy's terms but not the KL penalty; rejected tokens are in neither. Arithmetic is in
-    float64: it costs nothing beside the forward pass, and leaves only the kernels' rounding.
+        sum of [ w (loss's term + KL term) + teacher's term - entropy's term ] / denominator
+
+    w are the importance weights. A token that corrections reject is in none of the terms; one that ``off_policy_kl`` drops is
+    missing from the loss's term alone. Arithmetic is in float64: it costs nothing beside the forward pass, and leaves only
+    the kernels' rounding.
 
     Returns:
         The loss, float64 with gradient; values of each target, by name of the column in ``StepColumns``.
     """
-    terms = _Terms(log_probs_R.double(), plan, columns, batch)
-    if candidates is not None and isinstance(loss, DistillationLossConfig):
-        surrogate = terms.top_k(candidates, loss)
-    else:
-        surrogate = terms.surrogate(loss)
-    terms.found["is_clipped_S"] = surrogate.is_clipped_T.numpy()
-    keep_R = terms.keep(plan.off_policy_kl)
-    weight_R = None if plan.corrections is None else terms.read(plan.corrections.weight_S)
-    denominator_R = torch.from_numpy(plan.denominator_B[batch.sample_R])
-    total = reduce_loss(surrogate.numerator_T, denominator_R, keep_R, weight_T=weight_R)
-    if isinstance(loss, PolicyLoss) and loss.kl.kind != "none":
-        kl_R = terms.kl(loss)
-        if loss.kl.place == "loss":
-            total = total + reduce_loss(loss.kl.coefficient * kl_R, denominator_R, keep_R)
-    return total, terms.found
+    targets = _Targets(plan, columns, batch)
+    log_probs_R = targets.finite(outputs.log_probs_R.double(), "log-prob")
+    keep_R, weight_R = targets.mask_R, None
+    if plan.corrections is not None:
+        keep_R = targets.read(plan.corrections.keep_S)
+        weight_R = targets.read(plan.corrections.weight_S)
+
+    def share(numerator_R: Tensor, kept_R: Tensor, weights_R: Tensor | None) -> Tensor:
+        return reduce_loss(numerator_R, targets.denominator_R, kept_R, weight_T=weights_R)
+
+    total = log_probs_R.new_zeros(())
+    if algorithm.has_policy_ratio or not algorithm.loss.trains_on_completions:
+        surrogate = targets.surrogate(log_probs_R, algorithm)
+        stays_R = keep_R & targets.stays(log_probs_R, plan.off_policy_kl)
+        total = total + share(surrogate.numerator_T, stays_R, weight_R)
+    if algorithm.kl.is_on:
+        total = total + share(targets.kl(log_probs_R, algorithm), keep_R, weight_R)
+    if outputs.candidates_RK is not None and outputs.teacher_RK is not None:
+        kl_R = targets.teacher_kl(outputs.candidates_RK, outputs.teacher_RK, algorithm)
+        total = total + share(kl_R, keep_R, None)
+    if outputs.entropy_R is not None:
+        bonus_R = -algorithm.entropy.coefficient * outputs.entropy_R.double()
+        total = total + share(bonus_R, keep_R, None)
+    return total, targets.found
 
 
-class _Terms:
+class _Targets:
     """One micro-batch's targets, as the formulas take them."""
 
-    def __init__(
-        self, log_probs_R: Tensor, plan: StepPlan, columns: StepColumns, batch: MicroBatch
-    ) -> None:
-        self.plan, self.columns, self.log_probs_R = plan, columns, log_probs_R
-        self.found: dict[str, np.ndarray] = {}
-        self.slots_R = plan.tokens.index.slots(batch)
+    def __init__(self, plan: StepPlan, columns: StepColumns, batch: MicroBatch) -> None:
+        self._plan, self._columns = plan, columns
+        self._slots_R = plan.tokens.index.slots(batch)
         # Every target is a loss token: packing left the masked ones out.
-        self.mask_R = torch.ones(len(self.slots_R), dtype=torch.bool)
-        self.sample_R = torch.from_numpy(batch.sample_R)
-        self.sample_len_R = torch.from_numpy(plan.tokens.num_loss_tokens_B[batch.sample_R])
+        self.mask_R = torch.ones(len(self._slots_R), dtype=torch.bool)
+        self.denominator_R = torch.from_numpy(plan.denominator_B[batch.sample_R])
+        self._sample_R = torch.from_numpy(batch.sample_R)
+        self._sample_len_R = torch.from_numpy(plan.tokens.num_loss_tokens_B[batch.sample_R])
+        self.found = {"is_clipped_S": np.zeros(len(self._slots_R), bool)}
 
     def read(self, column_S: np.ndarray) -> Tensor:
         """[R] of a column."""
-        return torch.from_numpy(column_S[self.slots_R])
+        return torch.from_numpy(column_S[self._slots_R])
 
-    def name(self, target: int) -> str:
-        """The name of a target in errors."""
-        return self.plan.tokens.index.name(int(self.slots_R[target]))
+    def finite(self, values_R: Tensor, what: str) -> Tensor:
+        """The values; raises NumericsError naming the first that is not finite."""
+        return require_finite(values_R, self.mask_R, what, self._name)
 
-    def surrogate(self, loss: LossConfig) -> Surrogate:
-        """The policy's terms of a loss on the log-probs of the drawn tokens."""
-        compared, name = self._compared(), self.name
-        match loss:
-            case (
-                GRPOLossConfig()
-                | DrGRPOLossConfig()
-                | DAPOLossConfig()
-                | ReinforcePlusPlusLossConfig()
-                | PPOLossConfig()
-            ):
-                return clipped_surrogate(
-                    *compared,
-                    clip_low=loss.clip_low,
-                    clip_high=loss.clip_high,
-                    dual_clip=loss.dual_clip,
-                    name_token=name,
-                )
-            case GSPOLossConfig():
-                return gspo_surrogate(
-                    *compared,
-                    self.sample_R,
-                    self.sample_len_R,
-                    clip_low=loss.clip_low,
-                    clip_high=loss.clip_high,
-                    name_token=name,
-                )
-            case CISPOLossConfig():
-                return cispo_surrogate(
-                    *compared,
-                    ratio_low=loss.ratio_low,
-                    ratio_high=loss.ratio_high,
-                    name_token=name,
-                )
-            case RLOOLossConfig() | DistillationLossConfig():
-                return reinforce_surrogate(*compared, name_token=name)
-            case SFTLossConfig():
-                return sft_surrogate(self.log_probs_R, self.mask_R, name_token=name)
-            case DPOLossConfig():
-                log_probs_R, _, advantages_R, mask_R = compared
-                return weighted_log_probs(log_probs_R, -advantages_R, mask_R, name_token=name)
-
-    def top_k(self, candidates: Candidates, loss: DistillationLossConfig) -> Surrogate:
-        """The KL to the teacher over the teacher's likeliest ids."""
-        kl_R = top_k_kl(
-            candidates.log_probs_RK,
-            candidates.teacher_log_probs_RK,
-            self.mask_R,
-            direction=loss.direction,
-            name_token=self.name,
+    def surrogate(self, log_probs_R: Tensor, algorithm: Algorithm) -> Surrogate:
+        """The loss kind's term."""
+        loss = algorithm.loss
+        is_of_policy = isinstance(loss, PolicyLoss)
+        old_R = self._old() if is_of_policy else log_probs_R.detach()
+        ratio_R = policy_ratio(
+            log_probs_R,
+            old_R,
+            self._sample_R,
+            self._sample_len_R,
+            level=loss.ratio if is_of_policy else "token",
+            name_token=self._name,
         )
-        self.found["teacher_kl_S"] = kl_R.detach().numpy()
-        return Surrogate(kl_R, torch.zeros_like(self.mask_R))
-
-    def kl(self, loss: PolicyLoss) -> Tensor:
-        """The estimate of the KL to the reference, with gradient."""
-        assert loss.kl.kind != "none"
-        assert self.plan.ref_log_probs_S is not None, "a KL penalty has a reference"
-        kl_R = kl_estimate(
-            self.log_probs_R,
-            self.read(self.plan.ref_log_probs_S).double(),
-            self.mask_R,
-            kind=loss.kl.kind,
-            name_token=self.name,
+        surrogate = loss.surrogate(
+            LossTerms(
+                log_probs_T=log_probs_R,
+                ratio_T=ratio_R,
+                advantages_T=self.finite(self.read(self._columns.advantages_S), "advantage"),
+                old_log_probs_T=old_R,
+                rollout_log_probs_T=self.read(self._plan.tokens.rollout_log_probs_S).double(),
+            )
         )
-        self.found["kl_S"] = kl_R.detach().numpy()
-        return kl_R
+        self.found["is_clipped_S"] = surrogate.is_clipped_T.numpy()
+        return surrogate
 
-    def keep(self, off_policy_kl: float | None) -> Tensor:
-        """Targets that stay in the numerators."""
-        plan, keep_R = self.plan, self.mask_R
-        if plan.corrections is not None:
-            keep_R = self.read(plan.corrections.keep_S)
-        if off_policy_kl is None:
-            return keep_R
+    def stays(self, log_probs_R: Tensor, max_kl: float | None) -> Tensor:
+        """Targets that ``off_policy_kl`` leaves in the loss's term."""
+        if max_kl is None:
+            return self.mask_R
         stays_R = off_policy_keep(
-            *self._compared(),
-            self.sample_R,
-            self.sample_len_R,
-            max_kl=off_policy_kl,
-            name_token=self.name,
+            log_probs_R,
+            self.read(self._plan.tokens.rollout_log_probs_S).double(),
+            self.read(self._columns.advantages_S),
+            self.mask_R,
+            self._sample_R,
+            self._sample_len_R,
+            max_kl=max_kl,
+            name_token=self._name,
         )
         self.found["has_left_S"] = ~stays_R.numpy()
-        return keep_R & stays_R
+        return stays_R
 
-    def _compared(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Log-probs, old log-probs, advantages, mask."""
-        old_R = self.read(self.columns.old_log_probs_S).double()
-        return self.log_probs_R, old_R, self.read(self.columns.advantages_S), self.mask_R
+    def kl(self, log_probs_R: Tensor, algorithm: Algorithm) -> Tensor:
+        """The KL's term: 0 if the penalty is in the reward, where the estimate is only reported."""
+        kl = algorithm.kl
+        assert kl.kind != "none"
+        assert self._plan.ref_log_probs_S is not None, "a KL penalty has a reference"
+        reference_R = self.read(self._plan.ref_log_probs_S).double()
+        estimate_R = kl_estimate(
+            log_probs_R, reference_R, self.mask_R, kind=kl.kind, name_token=self._name
+        )
+        self.found["kl_S"] = estimate_R.detach().numpy()
+        if not kl.is_in_loss:
+            return torch.zeros_like(estimate_R)
+        ratio_R = policy_ratio(
+            log_probs_R, self._old(), self._sample_R, self._sample_len_R, level="token"
+        )
+        return kl.coefficient * kl_loss(estimate_R, ratio_R, kind=kl.kind)
+
+    def teacher_kl(
+        self, candidates_RK: Tensor, teacher_RK: Tensor, algorithm: Algorithm
+    ) -> Tensor:
+        """The KL to the teacher over the teacher's likeliest ids."""
+        assert algorithm.teacher is not None
+        kl_R = top_k_kl(
+            candidates_RK,
+            teacher_RK,
+            self.mask_R,
+            direction=algorithm.teacher.direction,
+            name_token=self._name,
+        )
+        self.found["teacher_kl_S"] = kl_R.detach().numpy()
+        return algorithm.teacher.weight * kl_R
+
+    def _old(self) -> Tensor:
+        old_R = self.read(self._columns.old_log_probs_S).double()
+        return self.finite(old_R, "old log-prob")
+
+    def _name(self, target: int) -> str:
+        return self._plan.tokens.index.name(int(self._slots_R[target]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, is_dataclass
 import numpy as np
 
 from zerogap.algorithms import Corrections
-from zerogap.train.advantages import Advantages
+from zerogap.train.advantages import StepAdvantages
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.tokens import StepTokens
 from zerogap.types import Sample
@@ -34,7 +34,7 @@ class StepPlan:
     learns_B: np.ndarray
     """bool [B]: samples with a gradient. Groups whose advantages are all 0 have a gradient of exactly 0, but count in the
     denominators and in every statistic. All False while a critic trains alone."""
-    advantages: Advantages
+    advantages: StepAdvantages
     old: OldLogProbs
     ref_log_probs_S: np.ndarray | None
     """float32 [S]: the reference's, if the loss has one."""

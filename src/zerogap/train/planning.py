@@ -11,22 +11,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zerogap.algorithms import Corrections, correct_mismatch, loss_denominators
-from zerogap.config.corrections import CorrectionsConfig
-from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
+from zerogap.algorithms import (
+    Algorithm,
+    Corrections,
+    CorrectionsConfig,
+    correct_mismatch,
+    loss_denominators,
+)
 from zerogap.config.train import TrainConfig
-from zerogap.train.advantages import Advantages, Scored, decide_advantages
+from zerogap.train.advantages import Scored, StepAdvantages, decide_advantages
 from zerogap.train.old_log_probs import OldLogProbs, decide_old_log_probs, from_the_engine
 from zerogap.train.participants import take_part
 from zerogap.train.plan import StepPlan
 from zerogap.train.preferences import preference_pairs
-from zerogap.train.requirements import (
-    denominator_of,
-    has_policy_ratio,
-    is_gradient_from_advantage,
-    needs_old_first,
-    needs_teacher_scores,
-)
 from zerogap.train.tokens import Score, StepTokens
 from zerogap.types import Sample
 
@@ -36,8 +33,7 @@ def plan_step(
     score: Score,
     *,
     config: TrainConfig,
-    loss: LossConfig,
-    corrections: CorrectionsConfig,
+    algorithm: Algorithm,
     vocab_limit: int,
     step_number: int,
     exact_version: int | None,
@@ -48,8 +44,7 @@ def plan_step(
         samples: as ``Trainer.plan`` takes them.
         score: forward passes with the weights as they are now.
         config: how many updates, and where old log-probs come from.
-        loss: objective.
-        corrections: for samples that another policy drew.
+        algorithm: what decides the gradient.
         vocab_limit: ids at or past it do not exist.
         step_number: steps done before.
         exact_version: see ``Trainer.plan``.
@@ -62,8 +57,8 @@ def plan_step(
     tokens = StepTokens(tuple(samples), who)
     leaf_B = _leaves(tokens)
     # Advantages or corrections may need all of them; otherwise the first update's forward pass gives its own.
-    is_needed_first = needs_old_first(loss, corrections)
-    is_later_B = (who.update_B > 0) & has_policy_ratio(loss)
+    is_needed_first = algorithm.needs_old_first
+    is_later_B = (who.update_B > 0) & algorithm.has_policy_ratio
     old = (
         from_the_engine(tokens)
         if config.old_log_probs == "rollout"
@@ -80,25 +75,27 @@ def plan_step(
     )
     scored = Scored(
         old_S=old.old_S,
-        reference_S=score("reference", who.is_kept_B) if loss.needs_reference else None,
-        teacher_S=score("teacher", who.is_kept_B) if needs_teacher_scores(loss) else None,
-        values_S=score("values", who.is_kept_B) if isinstance(loss, PPOLossConfig) else None,
+        reference_S=score("reference", who.is_kept_B) if algorithm.needs_reference else None,
+        teacher_S=score("teacher", who.is_kept_B) if algorithm.needs_teacher_scores else None,
+        values_S=score("values", who.is_kept_B) if algorithm.critic else None,
+        square_sums_S=score("square_sums", who.is_kept_B) if algorithm.needs_square_sums else None,
     )
-    advantages = decide_advantages(tokens, scored, loss)
-    is_critic_alone = isinstance(loss, PPOLossConfig) and step_number < loss.critic.warmup_steps
-    pairs_P2 = _all_pairs(tokens) if isinstance(loss, DPOLossConfig) else None
+    advantages = decide_advantages(tokens, scored, algorithm)
+    critic = algorithm.critic
+    is_critic_alone = critic is not None and step_number < critic.warmup_steps
+    pairs_P2 = _all_pairs(tokens) if algorithm.loss.compares_answers else None
     return StepPlan(
         step_number=step_number,
         tokens=tokens,
-        denominator_B=_denominators(tokens, loss, pairs_P2),
+        denominator_B=_denominators(tokens, algorithm, pairs_P2),
         leaf_B=leaf_B,
-        learns_B=_learners(tokens, advantages, leaf_B, loss) & (not is_critic_alone),
+        learns_B=_learners(tokens, advantages, leaf_B, algorithm) & (not is_critic_alone),
         advantages=advantages,
         old=old,
         ref_log_probs_S=scored.reference_S,
         values_S=scored.values_S,
-        corrections=_correct(tokens, old, corrections),
-        off_policy_kl=corrections.off_policy_kl,
+        corrections=_correct(tokens, old, algorithm.corrections),
+        off_policy_kl=algorithm.corrections.off_policy_kl,
         pairs_P2=pairs_P2,
         trains_policy=not is_critic_alone,
     )
@@ -110,11 +107,11 @@ def _leaves(tokens: StepTokens) -> np.ndarray:
 
 
 def _learners(
-    tokens: StepTokens, advantages: Advantages, leaf_B: np.ndarray, loss: LossConfig
+    tokens: StepTokens, advantages: StepAdvantages, leaf_B: np.ndarray, algorithm: Algorithm
 ) -> np.ndarray:
     """Bool [B]: samples of leaves whose gradient may differ from 0; the gradient of the others is exactly 0."""
     kept_B = tokens.who.is_kept_B
-    if not is_gradient_from_advantage(loss):
+    if not algorithm.is_gradient_from_advantage:
         return kept_B
     is_nonzero_S = tokens.trains_S & (advantages.column_S != 0)
     return kept_B & np.isin(leaf_B, leaf_B[tokens.sample_S[is_nonzero_S]])
@@ -145,21 +142,21 @@ def _all_pairs(tokens: StepTokens) -> np.ndarray:
     return np.concatenate([preference_pairs(tokens.samples, is_in_B) for is_in_B in members])
 
 
-def _denominators(tokens: StepTokens, loss: LossConfig, pairs_P2: np.ndarray | None) -> np.ndarray:
+def _denominators(tokens: StepTokens, algorithm: Algorithm, pairs_P2: np.ndarray | None) -> np.ndarray:
     """float64 [B], each over its sample's update; infinite where a sample takes no part."""
     update_B = tokens.who.update_B
     denominator_B = np.full(len(update_B), np.inf)
     for number in range(tokens.who.num_updates):
         is_in_B = update_B == number
         if pairs_P2 is None:
-            denominator_B[is_in_B] = _of_update(tokens, is_in_B, loss)[is_in_B]
+            denominator_B[is_in_B] = _of_update(tokens, is_in_B, algorithm)[is_in_B]
         else:
             denominator_B[is_in_B] = float(is_in_B[pairs_P2[:, 0]].sum())
     return denominator_B
 
 
-def _of_update(tokens: StepTokens, is_in_B: np.ndarray, loss: LossConfig) -> np.ndarray:
-    kind, constant = denominator_of(loss)
+def _of_update(tokens: StepTokens, is_in_B: np.ndarray, algorithm: Algorithm) -> np.ndarray:
+    kind, constant = algorithm.denominator
     ids_of = {"group": tokens.group_ids, "rollout": [s.rollout_id for s in tokens.samples]}
     return loss_denominators(
         tokens.num_loss_tokens_B * is_in_B,

@@ -6,18 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zerogap.algorithms import DPOTerms
-from zerogap.config.loss import DPOLossConfig, LossConfig
+from zerogap.algorithms import Algorithm, DPOLoss, DPOTerms
 from zerogap.kernels import to_host
 from zerogap.train.columns import StepColumns, StepMeter
 from zerogap.train.forward import score_candidates, score_micro_batch, scores
 from zerogap.train.host_loss import backward, loss_and_gradients
-from zerogap.train.objective import Candidates, micro_batch_loss
+from zerogap.train.objective import ModelOutputs, micro_batch_loss
 from zerogap.train.packing import MicroBatch, UpdateBatches
 from zerogap.train.passes import Passes
 from zerogap.train.plan import StepPlan
 from zerogap.train.preferences import weigh_preferences
-from zerogap.train.requirements import is_top_k
 from zerogap.train.teacher import TopK
 
 
@@ -27,12 +25,12 @@ class PolicyGradient:
     def __init__(
         self,
         passes: Passes,
-        loss: LossConfig,
+        algorithm: Algorithm,
         plan: StepPlan,
         columns: StepColumns,
         meter: StepMeter,
     ) -> None:
-        self._passes, self._loss = passes, loss
+        self._passes, self._algorithm = passes, algorithm
         self._compute = replace(passes.compute, adds_to_grad=True)
         self._plan, self._columns, self._meter = plan, columns, meter
         self.preferences: list[DPOTerms] = []
@@ -45,8 +43,9 @@ class PolicyGradient:
             update: its number, from 0; at 0 no weight has changed in this step.
             batches: its micro-batches, or those of some of its leaves.
         """
-        if isinstance(self._loss, DPOLossConfig) and len(self._plan.pairs_of(update)):
-            return self._accumulate_preferences(update, batches, self._loss)
+        loss = self._algorithm.loss
+        if isinstance(loss, DPOLoss) and len(self._plan.pairs_of(update)):
+            return self._accumulate_preferences(update, batches, loss)
         return self._accumulate(batches, is_first=update == 0)
 
     def _accumulate(self, batches: UpdateBatches, *, is_first: bool) -> float:
@@ -63,7 +62,7 @@ class PolicyGradient:
         return total
 
     def _accumulate_preferences(
-        self, update: int, batches: UpdateBatches, loss: DPOLossConfig
+        self, update: int, batches: UpdateBatches, loss: DPOLoss
     ) -> float:
         """Weigh each log-prob by the current policy. The weighted sum has the gradient of the pairs' loss, but not its value."""
         self._score(batches)
@@ -100,27 +99,30 @@ class PolicyGradient:
         if is_first:
             columns.begin_at(slots_R)
 
-        def formula(log_probs_R: Tensor, *found_RK: Tensor) -> Tensor:
-            candidates = None
-            if likeliest is not None:
-                candidates = Candidates(found_RK[0], torch.from_numpy(likeliest.log_probs_RK))
-            loss, found = micro_batch_loss(
-                log_probs_R, self._plan, columns, batch, self._loss, candidates=candidates
+        has_entropy = self._algorithm.entropy.coefficient != 0
+        outputs = [log_probs_R, *([entropy_R] if has_entropy else []), *found_RK]
+
+        def formula(log_probs_R: Tensor, *others: Tensor) -> Tensor:
+            computed = ModelOutputs(
+                log_probs_R=log_probs_R,
+                entropy_R=others[0] if has_entropy else None,
+                candidates_RK=others[-1] if likeliest is not None else None,
+                teacher_RK=None if likeliest is None else torch.from_numpy(likeliest.log_probs_RK),
             )
+            loss, found = micro_batch_loss(computed, self._plan, columns, batch, self._algorithm)
             columns.write(slots_R, found)
             return loss
 
-        outputs = [log_probs_R, *found_RK]
         loss, gradients = loss_and_gradients(formula, outputs, learns=torch.is_grad_enabled())
         return loss, outputs, gradients
 
     def _likeliest(self, batch: MicroBatch) -> TopK | None:
         """The teacher's likeliest ids at each target's position, if the loss needs them."""
-        teacher = self._passes.teacher
-        if teacher is None or not is_top_k(self._loss):
+        teacher, config = self._passes.teacher, self._algorithm.teacher
+        if teacher is None or config is None or not config.is_top_k:
             return None
         with self._meter.spans.span("teacher"):
-            return teacher.top_k(batch, self._plan.samples, self._loss.top_k, compute=self._compute)
+            return teacher.top_k(batch, self._plan.samples, config.top_k, compute=self._compute)
 
     def _log_probs(self, batch: MicroBatch, likeliest: TopK | None) -> tuple[Tensor, ...]:
         """(log-prob, entropy) of each target, and log-probs of the likeliest ids, if any are given."""

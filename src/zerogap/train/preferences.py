@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zerogap.algorithms import DPOTerms, dpo_coefficients, sample_sums
-from zerogap.config.loss import DPOLossConfig
+from zerogap.algorithms import DPOLoss, DPOTerms, dpo_coefficients, sample_sums
 from zerogap.errors import DataError
 from zerogap.train.plan import StepPlan
 from zerogap.types import Sample
@@ -36,7 +35,7 @@ def preference_pairs(samples: Sequence[Sample], is_member_B: np.ndarray) -> np.n
 
 
 def weigh_preferences(
-    plan: StepPlan, log_probs_S: np.ndarray, update: int, loss: DPOLossConfig
+    plan: StepPlan, log_probs_S: np.ndarray, update: int, loss: DPOLoss
 ) -> DPOTerms:
     """How an update weighs each sample of its pairs, under the current weights.
 

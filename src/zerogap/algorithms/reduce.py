@@ -2,15 +2,12 @@
 
     loss = sum_t numerator_t * weight_t * keep_t / denominator_t
 
-``numerator`` comes from ``surrogates``, ``kl``, ``distillation`` or ``values``, ``weight`` is a detached importance
+``numerator`` comes from a loss, ``kl``, ``distillation`` or ``values``, ``weight`` is a detached importance
 weight, ``keep`` the loss mask without rejected tokens (both from ``corrections``), ``denominator`` is what
 ``loss_denominators`` gave for the token's sample. T tokens of any number of samples.
 """
 
-import torch
-from torch import Tensor
-
-from zerogap.algorithms._shapes import Bool, Float
+from zerogap.algorithms._shapes import Bool, Float, Tensor
 
 
 def reduce_loss(
@@ -28,8 +25,7 @@ def reduce_loss(
         keep_T: the loss mask without tokens that a correction rejected. Rejection changes no denominator.
         weight_T: detached importance weights; None: all are 1.
     """
-    zero = numerator_T.new_zeros((), dtype=torch.float64)
-    terms_T = torch.where(keep_T, numerator_T.double(), zero)
+    terms_T = numerator_T.double().where(keep_T, 0.0)
     if weight_T is not None:
-        terms_T = terms_T * torch.where(keep_T, weight_T.detach().double(), zero)
-    return (terms_T / torch.where(keep_T, denominator_T.double(), zero + 1)).sum()
+        terms_T = terms_T * weight_T.detach().double().where(keep_T, 0.0)
+    return (terms_T / denominator_T.double().where(keep_T, 1.0)).sum()

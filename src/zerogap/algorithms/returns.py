@@ -1,4 +1,4 @@
-"""Advantages per token, from rewards, over trainable tokens only.
+"""Returns, estimates and baselines of each token, from rewards, over trainable tokens only.
 
 The successor of a trainable token is the next trainable token of its sample, so environment tokens between two turns
 neither discount nor interrupt. The last one has no successor. A sample's reward is placed on
@@ -12,24 +12,13 @@ S all tokens of B samples, samples in any order; U trainable tokens, sample by s
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from zerogap.algorithms._shapes import Bool, Float, Int
 from zerogap.algorithms.finite import finite_column, name_by_index
 from zerogap.errors import NumericsError
-
-
-@dataclass(frozen=True)
-class ValueTargets:
-    """Advantages and value targets from a critic."""
-
-    advantages_S: np.ndarray
-    """float64 [S]: for the policy; 0 at masked slots."""
-    returns_S: np.ndarray
-    """float64 [S]: advantage plus value, the critic's target; 0 at masked slots."""
 
 
 def token_rewards(
@@ -61,23 +50,6 @@ def token_rewards(
     return rewards_S if penalties_S is None else rewards_S - penalties_S
 
 
-def reinforce_pp_advantages(
-    rewards_S: Float[np.ndarray, "S"],
-    loss_mask_S: Bool[np.ndarray, "S"],
-    sample_S: Int[np.ndarray, "S"],
-    *,
-    name_token: Callable[[int], str] = name_by_index,
-) -> Float[np.ndarray, "S"]:
-    """Undiscounted returns of ``token_rewards``, normalised over all trainable tokens of the train batch.
-
-    REINFORCE++, https://arxiv.org/abs/2501.03262: reward minus the KL penalties still to come, then the global batch's mean
-    and standard deviation. For the baseline variant, pass ``group_advantages(..., normalize_std=False)`` as the rewards:
-    they have the group's mean subtracted before the batch's statistics apply.
-    """
-    returns_S = returns_to_go(rewards_S, loss_mask_S, sample_S, name_token=name_token)
-    return normalized_over_tokens(returns_S, loss_mask_S, name_token=name_token)
-
-
 def returns_to_go(
     rewards_S: Float[np.ndarray, "S"],
     loss_mask_S: Bool[np.ndarray, "S"],
@@ -103,8 +75,10 @@ def gae_advantages(
     discount: float,
     gae_lambda: float,
     name_token: Callable[[int], str] = name_by_index,
-) -> ValueTargets:
-    """Generalised advantage estimates (https://arxiv.org/abs/1506.02438, eq. 16) and the critic's targets.
+) -> Float[np.ndarray, "S"]:
+    """Generalised advantage estimates (https://arxiv.org/abs/1506.02438, eq. 16); 0 at masked slots.
+
+    An estimate plus its token's value is a target for the critic.
 
     Args:
         rewards_S: of ``token_rewards``.
@@ -123,7 +97,7 @@ def gae_advantages(
     delta_U = rewards_S[token_U] + discount * next_value_U - values_S[token_U]
     advantages_S = np.zeros(len(loss_mask_S))
     advantages_S[token_U] = _discounted_sums(delta_U, starts_R, discount * gae_lambda)
-    return ValueTargets(advantages_S, advantages_S + values_S)
+    return advantages_S
 
 
 def normalized_over_tokens(
@@ -144,6 +118,59 @@ def normalized_over_tokens(
     std = math.sqrt(math.fsum(centred_U**2) / (len(values_U) - 1))
     normalized_S[loss_mask_S] = centred_U / max(std, std_floor)
     return normalized_S
+
+
+def optimal_token_baselines(
+    returns_S: Float[np.ndarray, "S"],
+    log_probs_S: Float[np.ndarray, "S"],
+    square_sums_S: Float[np.ndarray, "S"],
+    loss_mask_S: Bool[np.ndarray, "S"],
+    sample_S: Int[np.ndarray, "S"],
+    group_ids: Sequence[str],
+    *,
+    name_token: Callable[[int], str] = name_by_index,
+) -> Float[np.ndarray, "S"]:
+    """The optimal token baseline (https://arxiv.org/abs/2602.07078); 0 at masked slots.
+
+    B_t = sum_i G_it W_it / sum_i W_it over the samples i of a group that have a t-th trainable token, with the cumulative
+    W_it = sum over j <= t of 1 - 2 p_ij + s_ij, p the token's probability and s the sum of the squared ones of its
+    distribution. 0 where a sample is the only one left, or where all W are 0.
+
+    Args:
+        returns_S: G, the reward still to come at each token.
+        log_probs_S: log p, nats, at the sampling temperature.
+        square_sums_S: s, of the same distributions.
+        loss_mask_S: trainable tokens; the other slots may hold anything.
+        sample_S: index of each token's sample, ascending.
+        group_ids: the group of each sample.
+        name_token: name of token s in errors.
+    """
+    returns_S = finite_column(returns_S, loss_mask_S, "return", name_token)
+    log_probs_S = finite_column(log_probs_S, loss_mask_S, "old log-prob", name_token)
+    squares_S = finite_column(square_sums_S, loss_mask_S, "sum of squares", name_token)
+    token_U, starts_R = _trainable(loss_mask_S, sample_S)
+    ends_R = np.append(starts_R, len(token_U))[1:]
+    members_of: dict[str, list[np.ndarray]] = {}
+    for start, end in zip(starts_R, ends_R, strict=True):
+        slots = token_U[start:end]
+        members_of.setdefault(group_ids[int(sample_S[slots[0]])], []).append(slots)
+    baselines_S = np.zeros(len(loss_mask_S))
+    for members in members_of.values():
+        longest = max(map(len, members))
+        # [members, longest], 0 past a member's end.
+        weights, weighted = np.zeros((len(members), longest)), np.zeros((len(members), longest))
+        for row, slots in enumerate(members):
+            energy = np.cumsum(1 - 2 * np.exp(log_probs_S[slots]) + squares_S[slots])
+            weights[row, : len(slots)] = energy
+            weighted[row, : len(slots)] = energy * returns_S[slots]
+        alive = np.array([sum(len(slots) > t for slots in members) for t in range(longest)])
+        totals = np.array([math.fsum(column) for column in weights.T])
+        sums = np.array([math.fsum(column) for column in weighted.T])
+        has_one = (alive > 1) & (totals > 0)
+        baseline = np.divide(sums, totals, out=np.zeros(longest), where=has_one)
+        for slots in members:
+            baselines_S[slots] = baseline[: len(slots)]
+    return baselines_S
 
 
 def _trainable(loss_mask_S: np.ndarray, sample_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

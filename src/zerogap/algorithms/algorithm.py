@@ -1,0 +1,163 @@
+"""The tables of a recipe that make an algorithm, and what they need together."""
+
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from zerogap.algorithms.advantages import AdvantageConfig, AnyAdvantage, GroupAdvantage, NoAdvantage
+from zerogap.algorithms.advantages.critic import CriticAdvantage
+from zerogap.algorithms.advantages.token_baseline import TokenBaselineAdvantage
+from zerogap.algorithms.corrections import CorrectionsConfig
+from zerogap.algorithms.denominators import Denominator
+from zerogap.algorithms.kl import KLConfig
+from zerogap.algorithms.losses import ClipLoss, DPOLoss, Loss, LossConfig, PolicyLoss
+from zerogap.section import Section
+
+
+class EntropyConfig(Section):
+    """[entropy]: the entropy of the policy's next-token distribution in the loss."""
+
+    coefficient: float = 0.0
+    """Weight of the mean entropy that is subtracted from the loss (nats); positive keeps the policy exploring, 0 is off."""
+
+
+class TeacherConfig(Section):
+    """[teacher]: distil a teacher on the policy's own completions (https://arxiv.org/abs/2306.13649)."""
+
+    path: str
+    """The teacher's weights, given as in model.path; it must have the policy's tokenizer."""
+    weight: float = Field(1.0, gt=0)
+    """Weight beside the rewards' advantages; advantage.kind = "none" trains on the teacher alone."""
+    estimator: Literal["sampled", "top_k"] = "sampled"
+    """sampled: the negative reverse KL at the sampled token is added to its advantage; top_k: a differentiable KL over the
+    teacher's top_k ids and one bucket with the remaining mass is added to the loss."""
+    top_k: int = Field(32, ge=1)
+    """Number of ids per token, for estimator = "top_k"."""
+    direction: Literal["reverse", "forward"] = "reverse"
+    """For estimator = "top_k": KL(policy || teacher), or KL(teacher || policy)."""
+
+    @property
+    def is_top_k(self) -> bool:
+        """Whether the KL is over several ids a token."""
+        return self.estimator == "top_k"
+
+
+class AlgorithmTables(Protocol):
+    """What has the tables: an ``Algorithm``, or a whole recipe."""
+
+    @property
+    def loss(self) -> Loss: ...  # noqa: D102
+    @property
+    def advantage(self) -> AdvantageConfig: ...  # noqa: D102
+    @property
+    def kl(self) -> KLConfig: ...  # noqa: D102
+    @property
+    def entropy(self) -> EntropyConfig: ...  # noqa: D102
+    @property
+    def teacher(self) -> TeacherConfig | None: ...  # noqa: D102
+    @property
+    def corrections(self) -> CorrectionsConfig: ...  # noqa: D102
+
+
+class Algorithm(Section):
+    """Everything that decides a step's gradient beside the samples and the weights."""
+
+    loss: LossConfig = ClipLoss()
+    """Objective."""
+    advantage: AnyAdvantage = GroupAdvantage()
+    """What a token is worth."""
+    kl: KLConfig = KLConfig()
+    """Penalty on leaving the initial policy."""
+    entropy: EntropyConfig = EntropyConfig()
+    """Entropy in the loss."""
+    teacher: TeacherConfig | None = None
+    """Distillation."""
+    corrections: CorrectionsConfig = CorrectionsConfig()
+    """Importance weights and rejection."""
+
+    @classmethod
+    def of(cls, tables: AlgorithmTables) -> "Algorithm":
+        """The algorithm of a recipe."""
+        return cls(**{name: getattr(tables, name) for name in cls.model_fields})
+
+    def problems(self) -> Iterator[str]:
+        """Tables that exclude each other."""
+        return algorithm_problems(self)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the initial policy is kept in memory."""
+        return self.kl.is_on or self.loss.needs_reference
+
+    @property
+    def critic(self) -> CriticAdvantage | None:
+        """The advantage's critic, if it has one."""
+        return self.advantage if isinstance(self.advantage, CriticAdvantage) else None
+
+    @property
+    def is_top_k(self) -> bool:
+        """Whether the loss has a KL over several ids a token."""
+        return self.teacher is not None and self.teacher.is_top_k
+
+    @property
+    def needs_teacher_scores(self) -> bool:
+        """Whether the teacher's log-probs of the drawn tokens must be known before the first update."""
+        return self.teacher is not None and not self.teacher.is_top_k
+
+    @property
+    def needs_square_sums(self) -> bool:
+        """Whether each token's sum of squared probabilities must be known before the first update."""
+        return isinstance(self.advantage, TokenBaselineAdvantage)
+
+    @property
+    def has_policy_ratio(self) -> bool:
+        """Whether the loss compares log-probs with those at the start of the step."""
+        return self.loss.trains_on_completions and (
+            self.advantage.uses_rewards or self.needs_teacher_scores or self.kl.is_in_loss
+        )
+
+    @property
+    def needs_old_first(self) -> bool:
+        """Whether all log-probs at the start of the step must be known before the first update's forward pass."""
+        return self.loss.trains_on_completions and (
+            self.corrections.needs_old_log_probs
+            or self.kl.is_in_reward
+            or self.needs_teacher_scores
+            or self.advantage.needs_old_log_probs
+        )
+
+    @property
+    def is_gradient_from_advantage(self) -> bool:
+        """Whether a sample whose advantages are all 0 has a gradient of exactly 0."""
+        has_other_terms = self.kl.is_in_loss or self.entropy.coefficient != 0 or self.is_top_k
+        return self.loss.trains_on_completions and not has_other_terms
+
+    @property
+    def denominator(self) -> tuple[Denominator, int | None]:
+        """Kind and constant for ``loss_denominators``; dpo divides by its pairs instead."""
+        if isinstance(self.loss, PolicyLoss):
+            return self.loss.denominator, self.loss.constant_denominator
+        return "token", None
+
+
+def algorithm_problems(tables: AlgorithmTables) -> Iterator[str]:
+    """Tables that are valid alone but impossible together, each as ``key = value: why; what to do``."""
+    loss, teacher = tables.loss, tables.teacher
+    if not loss.trains_on_completions:
+        kind = f"loss.kind = {loss.kind!r} trains on the data set's answers"
+        if tables.corrections != CorrectionsConfig():
+            yield f"corrections: {kind}, which no engine sampled, so there is nothing to correct; remove the table"
+        if tables.advantage != GroupAdvantage():
+            yield f"advantage: {kind}, which have no rewards to compare; remove the table"
+        if tables.kl.is_on:
+            yield f"kl: {kind}, and the KL's estimate needs tokens that the policy drew; remove the table"
+        if tables.entropy.coefficient and isinstance(loss, DPOLoss):
+            yield f"entropy.coefficient = {tables.entropy.coefficient}: dpo divides by its pairs, so a mean entropy of tokens has no denominator; remove the table"
+        if teacher is not None:
+            yield f"teacher: {kind}, and the teacher scores the policy's own completions; remove the table"
+        return
+    if isinstance(tables.advantage, NoAdvantage) and teacher is None:
+        yield 'advantage.kind = "none": rewards train nothing and there is no teacher, so there is no gradient; choose another advantage, or add [teacher]'
+    if tables.corrections.off_policy_kl is not None and not tables.advantage.uses_rewards:
+        yield f'corrections.off_policy_kl = {tables.corrections.off_policy_kl}: it drops samples of negative advantage, and with advantage.kind = "none" a sample has none; remove the key'

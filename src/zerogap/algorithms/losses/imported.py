@@ -1,0 +1,38 @@
+"""A loss of the user's: ``loss.kind = "import"``."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from zerogap.algorithms.losses.base import PolicyLoss
+from zerogap.algorithms.terms import LossTerms, Surrogate
+from zerogap.algorithms.user_function import call_user_function
+from zerogap.errors import DataError
+from zerogap.section import TomlValue
+
+
+class ImportedLoss(PolicyLoss):
+    """Your own function: ``function(terms: LossTerms, **params)`` returns the loss of each token, float64 [T] with gradient.
+
+    It may return a ``Surrogate`` instead, which also says where a bound decided. docs/algorithms.md has an example.
+    """
+
+    kind: Literal["import"] = "import"
+    """Which objective."""
+    function: str = Field(pattern=r"^[\w.]+:\w+$")
+    """``module:function``, importable from the working directory."""
+    params: dict[str, TomlValue] = Field(default_factory=dict)
+    """Keyword arguments of the function."""
+
+    def surrogate(self, terms: LossTerms) -> Surrogate:
+        """See the class."""
+        found: Any = call_user_function(self.function, terms, **self.params)
+        numerator_T, is_clipped_T = (
+            found if isinstance(found, tuple) else (found, terms.log_probs_T != terms.log_probs_T)
+        )
+        expected = terms.log_probs_T.shape
+        if getattr(numerator_T, "shape", None) != expected:
+            given = getattr(numerator_T, "shape", type(numerator_T).__name__)
+            msg = f"loss.function = {self.function!r} returned {given}: it must return one number for each of the {expected[0]} tokens; do not sum or average, the denominator does"
+            raise DataError(msg)
+        return Surrogate(numerator_T, is_clipped_T)

@@ -1,0 +1,30 @@
+"""Functions of the user's, named in a recipe as ``module:function``."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from zerogap.errors import ConfigError
+
+
+def user_function(path: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        msg = f"{path!r}: cannot be imported ({error}); give module:function of a module in the working directory or on PYTHONPATH"
+        raise ConfigError(msg) from error
+    if not callable(found):
+        msg = f"{path!r} is a {type(found).__name__}, not a function; give module:function"
+        raise ConfigError(msg)
+    return found
+
+
+def call_user_function(path: str, *arguments: object, **params: object) -> Any:  # noqa: ANN401 - whatever the user returns
+    """Call it. What it raises passes through: the traceback shows the user's line."""
+    return user_function(path)(*arguments, **params)
