@@ -45,6 +45,11 @@ from zerogap.config.reward import (
 )
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.run import RunConfig, RunSection
+from zerogap.config.sampling_policy import (
+    DynamicSamplingConfig,
+    OverlongConfig,
+    SamplingPolicyConfig,
+)
 from zerogap.config.train import TrainConfig
 
 __all__ = [
@@ -56,6 +61,7 @@ __all__ = [
     "DataConfig",
     "DistillationLossConfig",
     "DrGRPOLossConfig",
+    "DynamicSamplingConfig",
     "EngineConfig",
     "EvaluateConfig",
     "ExactReward",
@@ -73,6 +79,7 @@ __all__ = [
     "ModelInit",
     "ModelSection",
     "ObsConfig",
+    "OverlongConfig",
     "PPOLossConfig",
     "PromptConfig",
     "RLOOLossConfig",
@@ -85,6 +92,7 @@ __all__ = [
     "RunSection",
     "SFTLossConfig",
     "SamplingConfig",
+    "SamplingPolicyConfig",
     "TaskReward",
     "TrainConfig",
     "WatchConfig",

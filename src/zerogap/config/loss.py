@@ -105,34 +105,13 @@ class DrGRPOLossConfig(_WithinGroup, _ClippedLoss):
     """Tokens that each sample counts as; rollout.sampling.max_new_tokens is usual."""
 
 
-class DynamicSamplingConfig(Section):
-    """[loss.dynamic_sampling]: sample more prompts until enough groups have a signal (DAPO, section 3.2)."""
-
-    max_rounds: int = Field(4, ge=1)
-    """At most this many rounds per step; 1 keeps groups without a signal. If groups are still missing after the last
-    round, the step trains on those it has and reports it."""
-
-
-class OverlongConfig(Section):
-    """[loss.overlong]: a soft penalty on completions close to the token limit (DAPO, section 3.4)."""
-
-    buffer_tokens: int = Field(ge=1)
-    """The penalty rises linearly from 0 over this many tokens below rollout.sampling.max_new_tokens."""
-    penalty: float = Field(1.0, gt=0)
-    """Subtracted from the reward of a completion that reaches the limit."""
-
-
 class DAPOLossConfig(_WithinGroup, _ClippedLoss):
-    """Clip-higher, token denominator, dynamic sampling, overlong shaping (https://arxiv.org/abs/2503.14476)."""
+    """Clip-higher and a token denominator (https://arxiv.org/abs/2503.14476); its sampling is in [sampling_policy]."""
 
     kind: Literal["dapo"]
     """Which objective."""
     clip_high: float = Field(0.28, ge=0)
     """Policy ratios above 1 + clip_high give no further gradient."""
-    dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
-    """Replaces groups whose rewards are all equal."""
-    overlong: OverlongConfig | None = None
-    """Penalty on completions near the token limit; none: no penalty."""
 
 
 class GSPOLossConfig(_WithinGroup, PolicyLoss):

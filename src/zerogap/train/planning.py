@@ -166,4 +166,5 @@ def _of_update(tokens: StepTokens, is_in_B: np.ndarray, loss: LossConfig) -> np.
         kind=kind,
         constant=constant,
         shared_ids=ids_of.get(kind),
+        is_counted_B=is_in_B,
     )
