@@ -89,5 +89,5 @@ def has_signal(group: Group, config: DynamicSamplingConfig) -> bool:
 
 
 def _num_prompts(num_missing: int, over_sampling: float) -> int:
-    # Exact in the decimal that the recipe has: as floats, 10 * 1.1 is above 11, and would draw 12.
+    # Exact in the decimal that the recipe has: as floats, 100 * 1.1 is above 110, and would draw 111.
     return math.ceil(num_missing * Fraction(str(over_sampling)))
