@@ -104,9 +104,12 @@ class CompletionGatherer:
             "reward": "differing rewards",
             "accuracy": f"right and wrong completions (rewards from {dynamic.correct_threshold:g} are right)",
         }
+        kept = "the step trains on those"
+        if found.is_without_signal:
+            kept = "the step keeps the first groups, without shaping"
         return (
             f"step {step}: after {found.num_rounds} rounds, only {found.num_with_signal} of {self.num_prompts} groups have {have[dynamic.signal]}, "
-            "and the step trains on those; to get more, try harder or easier prompts, larger groups or a higher "
+            f"and {kept}; to get more, try harder or easier prompts, larger groups or a higher "
             "sampling_policy.dynamic_sampling.max_rounds or over_sampling"
         )
 
