@@ -13,6 +13,7 @@ pytestmark = pytest.mark.e2e
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 LOSSES = sorted((RECIPES / "losses").glob("*.toml"))
+COMPOSITIONS = sorted((RECIPES / "compositions").glob("*.toml"))
 SMALL = {
     "rollout.prompts_per_step": "4",
     "model.init.num_layers": "2",
@@ -31,7 +32,8 @@ def run(kind: str, folder: Path, **overrides: str) -> list[dict]:
     values = SMALL | {"run.dir": str(folder)}
     values |= {key.replace("__", "."): value for key, value in overrides.items()}
     flags = [part for key, value in values.items() for part in (f"--{key}", value)]
-    recipes = [str(RECIPES / "tiny.toml"), str(RECIPES / "losses" / f"{kind}.toml")]
+    (recipe,) = (path for path in LOSSES + COMPOSITIONS if path.stem == kind)
+    recipes = [str(RECIPES / "tiny.toml"), str(recipe)]
     assert main(["train", *recipes, *flags]) == 0
     return read_jsonl(folder / "metrics.jsonl")
 
@@ -53,7 +55,7 @@ def check_trained_exactly(lines: list[dict]) -> None:
     assert steps[-1]["train/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("recipe", LOSSES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", LOSSES + COMPOSITIONS, ids=lambda path: path.stem)
 def test_a_recipe_trains_for_two_steps_without_a_gap(recipe: Path, tmp_path: Path, teacher: Path):
     overrides = {"loss__teacher": str(teacher)} if recipe.stem == "distillation" else {}
     check_trained_exactly(run(recipe.stem, tmp_path, **overrides))

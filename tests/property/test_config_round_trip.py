@@ -42,6 +42,16 @@ TREE = st.builds(
     rollout=table(
         prompts_per_step=st.integers(1, 9), group_size=st.integers(2, 9), sampling=SAMPLING
     ),
+    sampling_policy=table(
+        truncated=st.sampled_from(["train", "mask"]),
+        dynamic_sampling=st.fixed_dictionaries(
+            {"max_rounds": st.integers(2, 5)},
+            optional={
+                "over_sampling": st.floats(1, 4),
+                "signal": st.sampled_from(["reward", "accuracy"]),
+            },
+        ),
+    ),
     train=table(
         learning_rate=st.floats(0, 1),
         betas=st.lists(st.floats(0, 0.99), min_size=2, max_size=2),

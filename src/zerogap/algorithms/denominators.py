@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from zerogap.algorithms._shapes import Float, Int
+from zerogap.algorithms._shapes import Bool, Float, Int
 from zerogap.errors import DataError
 
 Denominator = Literal["token", "sample", "group", "rollout", "constant"]
@@ -28,10 +28,13 @@ def loss_denominators(
     kind: Denominator,
     constant: int | None = None,
     shared_ids: Sequence[str] | None = None,
+    is_counted_B: Bool[np.ndarray, "B"] | None = None,
 ) -> Float[np.ndarray, "B"]:
     """The denominator of each sample's loss terms, float64.
 
-    A sample without trainable tokens does not count; its own denominator is infinite.
+    A sample without trainable tokens adds no terms; its own denominator is infinite. If it is masked, it still counts as a
+    sample, as its rollout and as its group: the terms of the others are not scaled up because it was masked. So do TRL's
+    losses "grpo" and "dr_grpo" with ``mask_truncated_completions``, and as there the denominator "token" has only tokens that train.
 
     Args:
         num_loss_tokens_B: trainable tokens of every sample of the train batch, over all ranks.
@@ -39,17 +42,19 @@ def loss_denominators(
             x such ids. constant: samples x ``constant``.
         constant: one length for every sample in tokens, usually the limit for completions.
         shared_ids: each sample's group id for "group", its rollout's for "rollout".
+        is_counted_B: samples of the train batch, masked ones too; default: those with trainable tokens.
     """
     has_tokens_B = num_loss_tokens_B > 0
-    num_samples = int(has_tokens_B.sum())
-    if num_samples == 0:
+    counted_B = has_tokens_B if is_counted_B is None else has_tokens_B | is_counted_B
+    num_samples = int(counted_B.sum())
+    if not has_tokens_B.any():
         msg = f"none of the {len(num_loss_tokens_B)} samples has a trainable token, so there is no loss; skip the optimizer step"
         raise DataError(msg)
     if (kind == "constant") != (constant is not None) or (constant is not None and constant < 1):
         msg = f"denominator {kind!r} was given constant = {constant}: only 'constant' takes a length, which must be positive"
         raise DataError(msg)
     if kind in ("group", "rollout"):
-        denominators_B = _shared(num_loss_tokens_B, shared_ids, kind)
+        denominators_B = _shared(num_loss_tokens_B, counted_B, shared_ids, kind)
     else:
         denominators_B = {
             "token": np.full(len(num_loss_tokens_B), num_loss_tokens_B.sum(), np.float64),
@@ -60,7 +65,10 @@ def loss_denominators(
 
 
 def _shared(
-    num_loss_tokens_B: np.ndarray, shared_ids: Sequence[str] | None, kind: Denominator
+    num_loss_tokens_B: np.ndarray,
+    counted_B: np.ndarray,
+    shared_ids: Sequence[str] | None,
+    kind: Denominator,
 ) -> np.ndarray:
     if shared_ids is None or len(shared_ids) != len(num_loss_tokens_B):
         given = "no ids" if shared_ids is None else f"{len(shared_ids)} ids"
@@ -69,5 +77,5 @@ def _shared(
     num_tokens_of: Counter[str] = Counter()
     for shared_id, num_tokens in zip(shared_ids, num_loss_tokens_B.tolist(), strict=True):
         num_tokens_of[shared_id] += num_tokens
-    num_shares = sum(num_tokens > 0 for num_tokens in num_tokens_of.values())
+    num_shares = len({i for i, is_counted in zip(shared_ids, counted_B, strict=True) if is_counted})
     return np.array([num_tokens_of[i] * float(num_shares) for i in shared_ids])

@@ -25,11 +25,17 @@ from zerogap.config.reward import (
 )
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.run import RunConfig, RunSection
+from zerogap.config.sampling_policy import (
+    DynamicSamplingConfig,
+    OverlongConfig,
+    SamplingPolicyConfig,
+)
 from zerogap.config.train import TrainConfig
 
 __all__ = [
     "BuiltinData",
     "DataConfig",
+    "DynamicSamplingConfig",
     "EngineConfig",
     "EvaluateConfig",
     "ExactReward",
@@ -42,6 +48,7 @@ __all__ = [
     "ModelInit",
     "ModelSection",
     "ObsConfig",
+    "OverlongConfig",
     "PromptConfig",
     "ReasoningGymData",
     "RegexReward",
@@ -50,6 +57,7 @@ __all__ = [
     "RunConfig",
     "RunSection",
     "SamplingConfig",
+    "SamplingPolicyConfig",
     "TaskReward",
     "TrainConfig",
     "WatchConfig",

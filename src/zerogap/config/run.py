@@ -23,8 +23,9 @@ from zerogap.config.model import ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
 from zerogap.config.reward import RewardConfig
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
-from zerogap.section import Section
+from zerogap.config.sampling_policy import SamplingPolicyConfig
 from zerogap.config.train import TrainConfig
+from zerogap.section import Section
 
 
 class RunSection(Section):
@@ -60,6 +61,8 @@ class RunConfig(Section):
     """How completions are graded."""
     rollout: RolloutConfig = RolloutConfig()
     """Number of completions, and how they are sampled."""
+    sampling_policy: SamplingPolicyConfig = SamplingPolicyConfig()
+    """Which completions a step draws, and which of them train."""
     engine: EngineConfig = EngineConfig()
     """Limits of the inference engine."""
     train: TrainConfig = TrainConfig()
@@ -102,6 +105,7 @@ class RunConfig(Section):
         yield from self._group_problems()
         yield from self._length_problems()
         yield from self._policy_problems()
+        yield from self._sampling_policy_problems()
         yield from self._answer_problems()
         yield from algorithm_problems(self)
         if self.train.warmup_steps >= self.run.steps:
@@ -139,8 +143,29 @@ class RunConfig(Section):
                 yield f'train.old_log_probs = "rollout": {kind}, which have no rollout log-probs; remove the key'
             if self.rollout.lag:
                 yield f"rollout.lag = {self.rollout.lag}: {kind}, so no samples can be old; remove the key"
+            if self.sampling_policy != SamplingPolicyConfig():
+                yield f"sampling_policy: {kind}, so no completion is drawn for training; remove the table"
             if self.mismatch.budget is not None:
                 yield f"mismatch.budget = {self.mismatch.budget}: {kind}, which no engine sampled, so there is no gap to limit; remove the key"
+
+    def _sampling_policy_problems(self) -> Iterator[str]:
+        """Parts of the sampling policy that the other tables make impossible or idle."""
+        policy, loss, rollout = self.sampling_policy, self.loss, self.rollout
+        dynamic, overlong = policy.dynamic_sampling, policy.overlong
+        if dynamic.is_on and rollout.group_size < 2:
+            yield f"sampling_policy.dynamic_sampling: with rollout.group_size = {rollout.group_size} no group has two completions to compare, so none ever has a signal; set a group_size of 2 or more, or remove the table"
+        if overlong is not None and overlong.buffer_tokens >= rollout.sampling.max_new_tokens:
+            yield f"sampling_policy.overlong.buffer_tokens = {overlong.buffer_tokens}: it must be below rollout.sampling.max_new_tokens = {rollout.sampling.max_new_tokens}, or every completion is penalised; set fewer"
+        if overlong is not None and loss.trains_on_completions and not isinstance(loss, PolicyLoss):
+            yield f"sampling_policy.overlong: it changes rewards, and loss.kind = {loss.kind!r} does not train on rewards; remove the table"
+        if (
+            policy.truncated == "mask"
+            and isinstance(loss, PolicyLoss)
+            and loss.compares_within_group
+            and loss.kl.kind != "none"
+            and loss.kl.place == "reward"
+        ):
+            yield 'sampling_policy.truncated = "mask", loss.kl.place = "reward": a masked completion is not scored, so its KL penalty is unknown, and yet its reward counts in its group\'s baseline; set loss.kl.place = "loss", or sampling_policy.truncated = "train"'
 
     def _answer_problems(self) -> Iterator[str]:
         """Losses that train on answers, and data without them."""
@@ -161,9 +186,6 @@ class RunConfig(Section):
         lengths = {"rollout.sampling.max_new_tokens": self.rollout.sampling.max_new_tokens}
         if self.evaluate.sampling is not None:
             lengths["evaluate.sampling.max_new_tokens"] = self.evaluate.sampling.max_new_tokens
-        overlong = getattr(self.loss, "overlong", None)
-        if overlong is not None and overlong.buffer_tokens > self.rollout.sampling.max_new_tokens:
-            yield f"loss.overlong.buffer_tokens = {overlong.buffer_tokens}: it must be below rollout.sampling.max_new_tokens = {self.rollout.sampling.max_new_tokens}; set fewer"
         for key, limit in limits.items():
             for length_key, length in lengths.items():
                 if limit is not None and length >= limit:

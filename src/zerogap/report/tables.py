@@ -70,7 +70,9 @@ def exclusion_counts(run: RunData) -> list[Count]:
     """Samples and groups that trained nothing, by reason."""
     return [
         *_counts(
-            run, ("excluded/invalid_outcome", "excluded/no_loss_tokens"), "rollout/num_samples"
+            run,
+            ("excluded/invalid_outcome", "excluded/no_loss_tokens", "excluded/masked"),
+            "rollout/num_samples",
         ),
         *_counts(run, ("group/without_signal", "group/alone"), "group/count"),
     ]

@@ -17,7 +17,7 @@ from zerogap.rollout.rewards import (
     RewardResult,
     Rewards,
 )
-from zerogap.rollout.shaping import Shaping, by_completion_len
+from zerogap.rollout.shaping import Shaping, by_completion_len, mask_truncated, shaped
 from zerogap.rollout.statistics import add_rollout_metrics
 from zerogap.rollout.storage import load_rollouts, save_rollouts
 from zerogap.rollout.worker_rewards import WorkerRewards
@@ -44,6 +44,8 @@ __all__ = [
     "by_completion_len",
     "collect_dynamically",
     "load_rollouts",
+    "mask_truncated",
     "run_async",
     "save_rollouts",
+    "shaped",
 ]

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
 from zerogap.data import PromptItem
@@ -32,7 +32,6 @@ from zerogap.rollout.generator import Generator
 from zerogap.rollout.noise import noise_seed
 from zerogap.rollout.outcomes import sample_of, tampering
 from zerogap.rollout.rewards import RewardResult, checked_result
-from zerogap.rollout.shaping import Shaping, shaped
 from zerogap.types import (
     GenerateOutput,
     GenerateRequest,
@@ -70,6 +69,11 @@ class Rollouts:
         """All samples, failed ones too."""
         return [sample for group in self.groups for sample in group.samples]
 
+    def map_samples(self, change: Callable[[Sequence[Sample]], Sequence[Sample]]) -> Rollouts:
+        """The same groups with changed samples; ``change`` gets the samples of one group, in order."""
+        groups = tuple(replace(g, samples=tuple(change(g.samples))) for g in self.groups)
+        return Rollouts(groups=groups, items=self.items)
+
     @property
     def outcome_counts(self) -> dict[Outcome, int]:
         """Samples under each outcome; every outcome has an entry."""
@@ -96,8 +100,6 @@ class Collector:
     """Rollouts of a prompt."""
     seed: int
     """The run's; with step and place it fixes the noise of each prompt."""
-    shapings: Mapping[str, Shaping] = field(default_factory=dict)
-    """Amounts to add to the rewards, by the name of the part that each becomes."""
 
     async def collect(
         self,
@@ -244,7 +246,7 @@ class Collector:
         results = await self._results(item, [samples[place] for place in places])
         for place, result in zip(places, results, strict=True):
             samples[place] = _with_reward(samples[place], result)
-        return replace(group, samples=tuple(shaped(samples, self.shapings)))
+        return replace(group, samples=tuple(samples))
 
     async def _results(
         self, item: PromptItem, samples: list[Sample]

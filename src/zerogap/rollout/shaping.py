@@ -1,6 +1,6 @@
-"""Amounts added to the verifier's rewards, such as DAPO's penalty for overlong completions.
+"""What a sampling policy changes about rewarded samples: amounts added to rewards, and masks.
 
-A shaping gives each sample an amount. The reward is then the verifier's plus all amounts. Each amount is also a part
+A shaping, such as DAPO's penalty for overlong completions, gives each sample an amount. The reward is then the verifier's plus all amounts. Each amount is also a part
 of the reward under its own name, so the verifier's reward can be recovered from the sample.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from zerogap.errors import RewardFailed
-from zerogap.types import Sample
+from zerogap.types import Outcome, Sample
 
 Shaping = Callable[[Sequence[Sample]], Sequence[float]]
 """From samples to the amount added to the reward of each, in order."""
@@ -42,6 +42,16 @@ def shaped(samples: Sequence[Sample], shapings: Mapping[str, Shaping]) -> list[S
         for place, amount in zip(places, amounts, strict=True):
             found[place] = _add(found[place], name, float(amount))
     return found
+
+
+def mask_truncated(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples, those that the token limit ended with no token that trains.
+
+    This is DAPO's overlong filtering (https://arxiv.org/abs/2503.14476, section 3.4: the loss of truncated samples is masked),
+    done as TRL's ``mask_truncated_completions``: the reward of a masked sample still counts in its group's mean and standard
+    deviation, and denominators that count samples, rollouts or groups still count it. Denominators that count tokens do not.
+    """
+    return [s.masked() if s.outcome is Outcome.TRUNCATED else s for s in samples]
 
 
 def _add(sample: Sample, name: str, amount: float) -> Sample:

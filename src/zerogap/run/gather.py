@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from zerogap.algorithms import overlong_penalties
-from zerogap.config import DAPOLossConfig, LossConfig, RunConfig
+from zerogap.config import OverlongConfig, RunConfig, SamplingPolicyConfig
 from zerogap.data import PromptStream
 from zerogap.obs import Progress, Spans, StepMetrics
 from zerogap.rollout import (
     Collector,
+    DynamicRollouts,
     Generator,
     Rollouts,
     Shaping,
     by_completion_len,
     collect_dynamically,
+    mask_truncated,
     run_async,
+    shaped,
 )
 from zerogap.run.progress import show_generation
 from zerogap.run.workload import Workload
@@ -39,22 +42,23 @@ Gatherer = Callable[[int, StepMetrics], Gathered]
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionGatherer:
-    """Draws and grades completions. For DAPO it repeats that until enough groups have a signal."""
+    """Draws and grades completions, and applies the sampling policy: mask, then choice of groups, then shaping."""
 
     stream: PromptStream
     collector: Callable[[], Collector]
     """A collector on the engine that samples now."""
     num_prompts: int
-    """Prompts per step."""
+    """Groups of a step."""
     group_size: int
-    max_rounds: int
-    """Rounds of a step; all after the first replace groups without a signal."""
+    policy: SamplingPolicyConfig
+    max_tokens: int
+    """Limit for a completion."""
     spans: Spans
     progress: Progress
 
     def __call__(self, step: int, metrics: StepMetrics) -> Gathered:
         """Draw and grade the samples of a step."""
-        collector = self.collector()
+        collector, dynamic = self.collector(), self.policy.dynamic_sampling
 
         def collect(count: int, number: int) -> Rollouts:
             items, total = self.stream.take(count), count * self.group_size
@@ -69,18 +73,45 @@ class CompletionGatherer:
                     )
                 )
             with self.spans.span("reward"):
-                return run_async(collector.reward(drawn))
+                rewarded = run_async(collector.reward(drawn))
+            if self.policy.truncated == "mask":
+                return rewarded.map_samples(mask_truncated)
+            return rewarded
 
-        wanted = self.num_prompts
-        found = collect_dynamically(collect, num_groups=wanted, max_rounds=self.max_rounds)
+        found = collect_dynamically(collect, num_groups=self.num_prompts, config=dynamic)
         metrics.add("rollout/num_rounds", found.num_rounds)
-        note = ""
-        if found.is_starved:
-            note = (
-                f"step {step}: after {found.num_rounds} rounds, only {found.num_with_signal} of {wanted} groups have differing rewards, and the step "
-                "trains on those; to get more, try harder or easier prompts, larger groups or a higher loss.dynamic_sampling.max_rounds"
-            )
-        return Gathered(drawn=found.drawn, trained=found.trained, note=note)
+        if dynamic.is_on:
+            metrics.add("rollout/num_groups", len(found.drawn.groups))
+            metrics.add("rollout/num_groups_surplus", found.num_surplus)
+            metrics.add("rollout/num_groups_without_signal", found.num_without_signal)
+        return Gathered(
+            drawn=self._shape(found.drawn),
+            # Groups that are only there because none has a signal must not get one from a penalty.
+            trained=found.trained if found.is_without_signal else self._shape(found.trained),
+            note=self._note(step, found) if found.is_starved else "",
+        )
+
+    def _shape(self, rollouts: Rollouts) -> Rollouts:
+        """With the terms that the policy adds to training rewards. Evaluation uses the plain rewards."""
+        if self.policy.overlong is None:
+            return rollouts
+        shapings = {"overlong": _overlong(self.policy.overlong, max_tokens=self.max_tokens)}
+        return rollouts.map_samples(partial(shaped, shapings=shapings))
+
+    def _note(self, step: int, found: DynamicRollouts) -> str:
+        dynamic = self.policy.dynamic_sampling
+        have = {
+            "reward": "differing rewards",
+            "accuracy": f"right and wrong completions (rewards from {dynamic.correct_threshold:g} are right)",
+        }
+        kept = "the step trains on those"
+        if found.is_without_signal:
+            kept = "the step keeps the first groups, without shaping"
+        return (
+            f"step {step}: after {found.num_rounds} rounds, only {found.num_with_signal} of {self.num_prompts} groups have {have[dynamic.signal]}, "
+            f"and {kept}; to get more, try harder or easier prompts, larger groups or a higher "
+            "sampling_policy.dynamic_sampling.max_rounds or over_sampling"
+        )
 
 
 def build_gatherer(
@@ -109,29 +140,25 @@ def build_gatherer(
 
         return take_answers
 
-    loss = config.loss
-    shapings = _shapings(loss, max_tokens=rollout.sampling.max_new_tokens)
     return CompletionGatherer(
         stream=stream,
         collector=lambda: workload.collector(
-            engine(), rollout.sampling.params(), rollout.group_size, shapings
+            engine(), rollout.sampling.params(), rollout.group_size
         ),
         num_prompts=rollout.prompts_per_step,
         group_size=rollout.group_size,
-        max_rounds=loss.dynamic_sampling.max_rounds if isinstance(loss, DAPOLossConfig) else 1,
+        policy=config.sampling_policy,
+        max_tokens=rollout.sampling.max_new_tokens,
         spans=spans,
         progress=progress,
     )
 
 
-def _shapings(loss: LossConfig, *, max_tokens: int) -> dict[str, Shaping]:
-    """Terms that a loss adds to training rewards, by name. Evaluation uses the plain rewards."""
-    if not isinstance(loss, DAPOLossConfig) or loss.overlong is None:
-        return {}
+def _overlong(config: OverlongConfig, *, max_tokens: int) -> Shaping:
     penalty = partial(
         overlong_penalties,
         max_tokens=max_tokens,
-        buffer_tokens=loss.overlong.buffer_tokens,
-        penalty=loss.overlong.penalty,
+        buffer_tokens=config.buffer_tokens,
+        penalty=config.penalty,
     )
-    return {"overlong": by_completion_len(penalty)}
+    return by_completion_len(penalty)

@@ -2,7 +2,7 @@
 
 from zerogap.rollout import Rollouts
 from zerogap.train import OldLogProbAudit, TrainMetrics
-from zerogap.types import SamplingParams
+from zerogap.types import Exclusion, SamplingParams, exclusion_reason
 
 _MUCH_WASTE = 0.1
 
@@ -20,7 +20,18 @@ def describe_sharing(trained: TrainMetrics) -> str:
 def describe_failures(rollouts: Rollouts) -> str:
     """Why samples cannot train."""
     counts = {kind: n for kind, n in rollouts.outcome_counts.items() if n and not kind.is_valid}
-    return ", ".join(f"{n} {kind}" for kind, n in counts.items()) or "no loss tokens"
+    reasons = [f"{n} {kind}" for kind, n in counts.items()]
+    if masked := sum(exclusion_reason(s) is Exclusion.MASKED for s in rollouts.samples):
+        reasons.append(f"{masked} truncated and masked")
+    return ", ".join(reasons) or "no loss tokens"
+
+
+def describe_missing_signal(step: int, trained: TrainMetrics) -> str | None:
+    """That updates had a gradient of exactly 0 and were not applied; None if there were none."""
+    if not (num := trained.num_updates_without_signal):
+        return None
+    which = "no sample has" if num == trained.num_updates else f"in {num} of {trained.num_updates} updates no sample has"  # fmt: skip
+    return f"step {step}: {which} a gradient, so nothing is applied there: the weights and the optimizer's moments stay"
 
 
 def warning_of_truncation(sampling: SamplingParams) -> str | None:

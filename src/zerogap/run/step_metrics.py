@@ -33,6 +33,7 @@ _TRAIN_FIELDS = (
     "num_micro_batches",
     "micro_batch_fill",
     "num_updates",
+    "num_updates_without_signal",
 )
 _TIMED = ("generate", "reward", "audit", "train", "publish", "evaluate", "checkpoint", "save_rollouts")  # fmt: skip
 _RATES = (

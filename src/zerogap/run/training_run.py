@@ -39,6 +39,7 @@ from zerogap.run.gather import Gathered, build_gatherer
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
     describe_failures,
+    describe_missing_signal,
     describe_sharing,
     warning_of_audit,
     warning_of_truncation,
@@ -218,6 +219,8 @@ class TrainingRun:
         metrics.add_all(trained_gap(samples, trained.old_log_probs))
         if step == 1:
             self._say(describe_sharing(trained))
+        if missing := describe_missing_signal(step, trained):
+            self._say(missing)
         if trained.critic is not None and trained.critic.is_alone:
             self._say(f"step {step}: the critic trains alone; the policy's weights stay")
         if warning := warning_of_audit(step, trained.audit):

@@ -1,6 +1,6 @@
 """The data of a run: prompts for training and evaluation, their encoding, and the rewards of answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from zerogap.config import RunConfig
 from zerogap.data import (
@@ -11,7 +11,7 @@ from zerogap.data import (
     build_prompt_sets,
     check_prompt_lengths,
 )
-from zerogap.rollout import Collector, Demonstrations, Generator, Shaping, SingleTurn, build_rewards
+from zerogap.rollout import Collector, Demonstrations, Generator, SingleTurn, build_rewards
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
 from zerogap.types import SamplingParams
@@ -49,9 +49,8 @@ class Workload:
         generator: Generator,
         sampling: SamplingParams,
         group_size: int,
-        shapings: Mapping[str, Shaping] | None = None,
     ) -> Collector:
-        """A collector that draws ``group_size`` rollouts of each prompt; ``shapings`` are added to their rewards."""
+        """A collector that draws ``group_size`` rollouts of each prompt."""
         return Collector(
             generator,
             SingleTurn(self.encode, self._rewards),
@@ -60,7 +59,6 @@ class Workload:
             sampling=sampling,
             group_size=group_size,
             seed=self._seed,
-            shapings=shapings or {},
         )
 
     def _build_answers(self, config: RunConfig) -> Demonstrations | None:

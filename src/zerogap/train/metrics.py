@@ -120,6 +120,8 @@ class TrainMetrics:
     groups: GroupAdvantages | None
     """Advantages of each sample and statistics of the groups, where the loss compares within them."""
     num_updates: int
+    num_updates_without_signal: int
+    """Updates among them whose gradient was exactly 0, so that weights and moments stayed."""
     num_samples: int
     """Samples that trained."""
     excluded: Mapping[Exclusion, int]

@@ -142,7 +142,8 @@ class NativeTrainer:
             if plan.trains_policy:
                 with meter.spans.span("optimizer"):
                     grad_norms.append(self._optimizer.update(learning_rate))
-                self.is_inconsistent = True
+                # An update without a gradient has changed nothing.
+                self.is_inconsistent |= grad_norms[-1] > 0
             if self.critic is not None:
                 critic_updates.append(
                     self.critic.update(plan, batches.all, meter, compute=self._passes.compute)

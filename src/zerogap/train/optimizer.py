@@ -76,10 +76,14 @@ class Optimizer:
     def update(self, learning_rate: float) -> float:
         """Clip and apply the accumulated gradient; returns its norm before clipping.
 
+        A gradient of exactly 0 changes nothing: no sample has a signal, and momentum and decay would move the weights without one.
+
         Raises:
             NumericsError: the gradient is not finite. No parameter and no moment has changed.
         """
         norm = self.grad_norm()
+        if norm == 0:
+            return norm
         if norm > self._max_grad_norm:
             for gradient in self.gradients().values():
                 gradient.mul_(self._max_grad_norm / norm)

@@ -15,19 +15,22 @@ class Participants:
     """The samples of each update, decided from the samples alone, before anything is computed."""
 
     update_B: np.ndarray
-    """int64 [B]: number of the update that each sample trains in; -1 for none."""
+    """int64 [B]: number of the update that each sample takes part in; -1 for none. A masked sample takes part without tokens: it
+    counts in its group's statistics and in denominators."""
     num_updates: int
     excluded: Counter[Exclusion]
-    """How many samples were left out, by reason."""
+    """How many samples do not train, by reason."""
 
     @property
     def is_kept_B(self) -> np.ndarray:
-        """Bool [B]: samples that take part."""
+        """Bool [B]: samples that take part, masked ones too."""
         return self.update_B >= 0
 
 
 def take_part(samples: Sequence[Sample], *, max_updates: int, vocab_limit: int) -> Participants:
     """Leave out samples that cannot train, and assign whole groups to updates, so that prompts stay shared.
+
+    Every update has a group that trains; groups that are masked as a whole are spread over the updates.
 
     Args:
         samples: any order.
@@ -45,14 +48,22 @@ def take_part(samples: Sequence[Sample], *, max_updates: int, vocab_limit: int) 
         raise DataError(msg)
     for i in kept:
         check_ids(samples[i], vocab_limit)
+    masked = [i for i, reason in enumerate(reasons) if reason is Exclusion.MASKED]
     group_ids = list(dict.fromkeys(samples[i].group_id for i in kept))
     num_updates = min(max_updates, len(group_ids))
-    update_of: dict[str, int] = {}
-    for number, chunk in enumerate(np.array_split(np.arange(len(group_ids)), num_updates)):
-        update_of.update({group_ids[g]: number for g in chunk})
+    update_of = _spread([samples[i].group_id for i in masked], num_updates)
+    update_of |= _spread(group_ids, num_updates)
     update_B = np.full(len(samples), -1)
-    update_B[kept] = [update_of[samples[i].group_id] for i in kept]
+    for i in kept + masked:
+        update_B[i] = update_of[samples[i].group_id]
     return Participants(update_B, num_updates, excluded)
+
+
+def _spread(group_ids: Sequence[str], num_updates: int) -> dict[str, int]:
+    """The update of each group, in order and evenly."""
+    distinct = list(dict.fromkeys(group_ids))
+    chunks = np.array_split(np.arange(len(distinct)), num_updates)
+    return {distinct[g]: number for number, chunk in enumerate(chunks) for g in chunk}
 
 
 def check_ids(sample: Sample, vocab_limit: int) -> None:

@@ -163,4 +163,5 @@ def _of_update(tokens: StepTokens, is_in_B: np.ndarray, algorithm: Algorithm) ->
         kind=kind,
         constant=constant,
         shared_ids=ids_of.get(kind),
+        is_counted_B=is_in_B,
     )

@@ -5,7 +5,7 @@ Dataclasses and numpy arrays; no torch. Everything here is frozen and checked on
 
 from zerogap.types.capability import Capability, needed_capabilities
 from zerogap.types.columns import Ragged
-from zerogap.types.exclusion import Exclusion, exclusion_reason
+from zerogap.types.exclusion import Exclusion, counts_in_group, exclusion_reason
 from zerogap.types.generation import (
     CompletionUpdate,
     FinishReason,
@@ -32,6 +32,7 @@ __all__ = [
     "Source",
     "Turn",
     "WeightVersionSpan",
+    "counts_in_group",
     "exclusion_reason",
     "needed_capabilities",
 ]

@@ -13,7 +13,7 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     """The policy ended it."""
     TRUNCATED = "truncated"
-    """The token limit ended it; it has a reward and trains."""
+    """The token limit ended it; it has a reward, and trains unless it was masked (``Sample.masked``)."""
     ABORTED = "aborted"
     """The engine was told to stop it."""
     ENVIRONMENT_FAILED = "environment_failed"
@@ -26,5 +26,5 @@ class Outcome(StrEnum):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the sample's reward counts and its tokens train."""
+        """Whether the sample's reward counts and its tokens may train."""
         return self in (Outcome.COMPLETED, Outcome.TRUNCATED)

@@ -421,6 +421,10 @@ class Sample:
             loss_mask=np.zeros(len(self), bool),
         )
 
+    def masked(self) -> Sample:
+        """This sample with no token that trains. Its outcome and its reward stay, so it counts in its group."""
+        return replace(self, loss_mask=np.zeros(len(self), bool))
+
     def scored(self, reward: float, parts: Mapping[str, float] | None = None) -> Sample:
         """This sample with its reward."""
         return replace(self, reward=float(reward), reward_parts=dict(parts or {}))

@@ -61,7 +61,7 @@ def _of_gradient(metrics: Metrics) -> str:
 def _of_truncation(metrics: Metrics) -> str:
     length = metrics.get("rollout/completion_len/mean")
     grown = "" if length is None else f" (rollout/completion_len/mean = {length:.0f})"
-    return f"completions grow{grown} up to rollout.sampling.max_new_tokens; penalise length (loss.overlong), or allow more tokens"
+    return f"completions grow{grown} up to rollout.sampling.max_new_tokens; penalise length (sampling_policy.overlong), or allow more tokens"
 
 
 def _of_signal(metrics: Metrics) -> str:

@@ -11,7 +11,8 @@ from zerogap.config.loss import LossConfig
 
 FOLDER = Path(__file__).parents[3] / "recipes"
 LOSSES = {path.stem: path for path in sorted((FOLDER / "losses").glob("*.toml"))}
-OVERLAYS = [FOLDER / "mismatched.toml", *LOSSES.values()]
+COMPOSITIONS = sorted((FOLDER / "compositions").glob("*.toml"))
+OVERLAYS = [FOLDER / "mismatched.toml", *LOSSES.values(), *COMPOSITIONS]
 """Laid over another recipe."""
 RECIPES = [
     *([path] for path in sorted(FOLDER.glob("*.toml")) if path not in OVERLAYS),
@@ -50,3 +51,9 @@ def test_a_loss_recipe_can_be_tried_for_three_steps_and_says_how(kind):
     assert config.train.warmup_steps < 3
     command = f"zerogap train recipes/tiny.toml recipes/losses/{kind}.toml\n"
     assert command in LOSSES[kind].read_text()
+
+
+@pytest.mark.parametrize("path", COMPOSITIONS, ids=lambda path: path.stem)
+def test_a_composition_says_how_it_is_run(path):
+    assert load_config([FOLDER / "tiny.toml", path]).config.run.dir == f"runs/compositions/{path.stem}"  # fmt: skip
+    assert f"zerogap train recipes/tiny.toml recipes/compositions/{path.name}\n" in path.read_text()

@@ -101,10 +101,16 @@ def test_all_problems_are_listed_together(recipe):
     assert "data.name = 3 (from --data.name): it must be a valid string; write it in quotes" in text
 
 
+@pytest.mark.parametrize("table", ["overlong", "dynamic_sampling"])
+def test_a_table_that_was_in_dapo_names_its_place(recipe, table):
+    text = _refusal(recipe, "--loss.kind=dapo", f"--loss.{table}.x=1")
+    assert f"loss.{table} (from --loss.{table}.x): unknown key; did you mean sampling_policy.{table}?" in text  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--sampling.temperature=1", "did you mean rollout.sampling or evaluate.sampling?"),
+        ("--sampling.temperature=1", "or rollout.sampling or evaluate.sampling?"),
         ("--temperature=1", "did you mean rollout.sampling.temperature or"),
         ("--train.lr=1", "the keys of train are learning_rate, schedule"),
         ("--data.path=x", "belongs to another data.kind"),

@@ -68,7 +68,51 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             {"loss": {"kind": "dpo"}, "data": {"kind": "reasoning_gym", "dataset": "products"}},
             "kind = 'dpo': .*reasoning_gym.* has none; use a file with both",
         ),
-        ({"loss": {"kind": "dapo", "overlong": {"buffer_tokens": 999}}}, "buffer_tokens = 999"),
+        (
+            {"sampling_policy": {"overlong": {"buffer_tokens": 256}}},
+            "sampling_policy.overlong.buffer_tokens = 256: it must be below .*max_new_tokens = 256",
+        ),
+        (
+            {
+                "sampling_policy": {"overlong": {"buffer_tokens": 5}},
+                "loss": {"kind": "distillation", "teacher": "t"},
+            },
+            "sampling_policy.overlong: it changes rewards, .*'distillation' does not train on rewards",
+        ),
+        (
+            {"sampling_policy": {"truncated": "mask"}, "loss": {"kind": "sft"}, "data": JSONL},
+            "sampling_policy: loss.kind = 'sft' .*no completion is drawn for training; remove",
+        ),
+        (
+            {
+                "sampling_policy": {"dynamic_sampling": {"max_rounds": 2}},
+                "loss": {"kind": "ppo"},
+                "rollout": {"group_size": 1},
+            },
+            "dynamic_sampling: with rollout.group_size = 1 .*none ever has a signal; set",
+        ),
+        (
+            {
+                "sampling_policy": {"truncated": "mask"},
+                "loss": {
+                    "kind": "grpo",
+                    "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"},
+                },
+            },
+            'truncated = "mask", loss.kl.place = "reward": a masked completion is not scored',
+        ),
+        (
+            {"sampling_policy": {"dynamic_sampling": {"signal": "accuracy"}}},
+            "signal = 'accuracy', max_rounds = 1, .*no signal decides anything; set max_rounds = 2",
+        ),
+        (
+            {"sampling_policy": {"dynamic_sampling": {"max_rounds": 2, "correct_threshold": 0.9}}},
+            "correct_threshold = 0.9: signal = 'reward' .*set signal = \"accuracy\"",
+        ),
+        (
+            {"sampling_policy": {"dynamic_sampling": {"over_sampling": 0.5}}},
+            "greater than or equal to 1",
+        ),
         ({"corrections": {"weight": {"kind": "clip"}}}, "kind = 'clip', low = 0.0"),
         ({"mismatch": {"remedies": ["numerics", "numerics"]}}, "listed twice"),
         ({"model": {}}, "neither is given"),
@@ -100,6 +144,28 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
 def test_an_impossible_combination_is_refused_with_its_cure(sections, message):
     with pytest.raises(ValidationError, match=f"(?s){message}"):
         run_config(**sections)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        # Every round of a step is drawn by the version that is served in it.
+        {"rollout": {"lag": 2}},
+        {"loss": {"kind": "gspo"}},
+        {"loss": {"kind": "ppo"}, "rollout": {"group_size": 2}},
+        {"loss": {"kind": "distillation", "teacher": "t"}},
+        {"loss": {"kind": "grpo", "kl": {"kind": "k3", "coefficient": 0.1}}},
+        {
+            "loss": {
+                "kind": "reinforce_pp",
+                "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"},
+            }
+        },
+    ],
+)
+def test_a_sampling_policy_goes_with_every_loss_that_samples(sections):
+    policy = {"dynamic_sampling": {"max_rounds": 3, "over_sampling": 1.5}, "truncated": "mask"}
+    assert run_config(**sections, sampling_policy=policy).sampling_policy.dynamic_sampling.is_on
 
 
 def test_a_section_lists_all_its_problems():

@@ -16,7 +16,6 @@ from zerogap.rollout import (
     RewardResult,
     Rollouts,
     SingleTurn,
-    by_completion_len,
     run_async,
 )
 from zerogap.types import FinishReason, Outcome, Sample, SamplingParams, Source
@@ -37,9 +36,7 @@ class Waiting(Collector):
         return run_async(super().collect(items, **named))
 
 
-def collector(
-    generator=None, function=count_vowels, *, environment=None, seed=0, group_size=4, shapings=None
-):
+def collector(generator=None, function=count_vowels, *, environment=None, seed=0, group_size=4):
     return Waiting(
         generator or FakeGenerator(),
         environment or SingleTurn(ENCODE, DirectRewards(function)),
@@ -48,7 +45,6 @@ def collector(
         sampling=SamplingParams(max_new_tokens=8, temperature=0.7),
         group_size=group_size,
         seed=seed,
-        shapings=shapings or {},
     )
 
 
@@ -308,12 +304,3 @@ def test_a_failure_that_the_function_chose_is_a_failure():
         Outcome.VERIFIER_FAILED,
         "the grader is away",
     )
-
-
-def test_rewards_are_shaped_after_the_verifier():
-    shapings = {"overlong": by_completion_len(lambda lengths: -0.25 * lengths)}
-    plain, shaped = (collector(shapings=s).collect(ITEMS, step=5) for s in (None, shapings))
-    for before, after in zip(plain.samples, shaped.samples, strict=True):
-        num_written = len(after) - after.num_prompt_tokens
-        assert after.reward_parts == {"overlong": -0.25 * num_written}
-        assert after.reward == before.reward - 0.25 * num_written

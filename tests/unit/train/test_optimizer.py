@@ -71,6 +71,28 @@ def test_updates_match_a_float64_loop_and_vectors_do_not_decay():
     assert_notices("biases decay", lambda: FLOAT64_REFERENCE.check(model.bias, wrong))
 
 
+def test_a_gradient_of_zero_moves_nothing_though_there_is_momentum_and_decay():
+    model = Toy()
+    optimizer = build(model)
+    optimizer.zero_grad()
+    fill(model, 0)
+    optimizer.update(LR)
+    weights = weights_of(model)
+    state = {name: tensor.clone() for name, tensor in optimizer.state_dict().items()}
+    optimizer.zero_grad()
+    assert optimizer.update(LR) == 0.0
+    EXACT.check(weights_of(model), weights)
+    EXACT.check(optimizer.state_dict(), state)
+
+    def check_with_a_tiny_gradient():
+        optimizer.zero_grad()
+        model.bias.grad[0] = 1e-15
+        optimizer.update(LR)
+        EXACT.check(weights_of(model), weights)
+
+    assert_notices("momentum alone", check_with_a_tiny_gradient)
+
+
 def test_a_long_gradient_is_scaled_to_the_limit_and_a_short_one_is_left_alone():
     model = Toy()
     optimizer = build(model, max_grad_norm=0.5)

@@ -2,11 +2,14 @@
 
 import pickle
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from helpers.loss_cases import CASES, samples_for, trainer_of
-from helpers.tolerance import EXACT
+from helpers.planted_fault import assert_notices
+from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
 
 from zerogap.config.corrections import CorrectionsConfig
@@ -167,6 +170,65 @@ def test_what_does_not_train_is_left_out_and_counted():
     who = take(samples)
     assert who.excluded == {Exclusion.INVALID_OUTCOME: 2, Exclusion.NO_LOSS_TOKENS: 1}
     EXACT.check(who.update_B, np.array([0, -1, -1, -1]))
+
+
+def masked(sample, reward=0.0):
+    return replace(sample, outcome=Outcome.TRUNCATED).scored(reward).masked()
+
+
+def test_a_masked_sample_counts_in_its_group_but_does_not_train():
+    first, cut, third, fourth = [
+        s.scored(r) for s, r in zip(samples_of(3, 4, 5, 6), (1.0, 0.0, 0.5, 1.0), strict=True)
+    ]
+    # In g1 both others are right; only the masked one is not.
+    samples = [first, masked(cut), third, fourth]
+    found = plan(samples)
+    assert found.tokens.who.excluded == {Exclusion.MASKED: 1}
+    EXACT.check(found.tokens.trains_S, np.concatenate([s.loss_mask for s in samples]))
+    assert found.learns_B.all()
+    assert found.advantages.groups.num_alone == 0
+    # (1 - 0.5) / std of (0, 1)
+    expected = 0.5 / np.sqrt(0.5)
+
+    def check(advantages_B):
+        FLOAT64_SAME_OP.check(
+            torch.from_numpy(advantages_B[[1, 3]]), torch.tensor([-expected, expected]).double()
+        )
+
+    check(found.advantages.groups.advantages)
+    EXACT.check(found.denominator_B, np.array([14.0, np.inf, 14.0, 14.0]))
+    failed = plan([first, cut.failed(Outcome.ABORTED, ""), third, fourth])
+    assert_notices("it is left out", lambda: check(failed.advantages.groups.advantages))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"denominator": "sample"}, [4.0 * 3, np.inf, 4.0 * 5, 4.0 * 6]),
+        ({"denominator": "rollout"}, [4.0 * 3, np.inf, 4.0 * 5, 4.0 * 6]),
+        ({"denominator": "group"}, [2.0 * 8, np.inf, 2.0 * 8, 2.0 * 6]),
+        ({"denominator": "constant", "constant_denominator": 30}, [120.0, np.inf, 120.0, 120.0]),
+    ],
+)
+def test_a_masked_sample_counts_as_a_sample_in_denominators(settings, expected):
+    samples = samples_of(3, 4, 5, 6)
+    samples[1] = masked(samples[1])
+    found = plan(samples, loss=GRPOLossConfig(**settings))
+    EXACT.check(found.denominator_B, np.array(expected))
+
+
+def test_a_group_that_is_masked_as_a_whole_takes_no_update_from_others():
+    samples = groups(4)
+    cut = [masked(s) if s.group_id in ("g0", "g1") else s for s in samples]
+    who = take(cut, max_updates=4)
+    assert who.num_updates == 2
+    trains = [s.num_loss_tokens > 0 for s in cut]
+    assert {int(u) for u in who.update_B[trains]} == {0, 1}
+    assert {s.group_id: int(u) for s, u in zip(cut, who.update_B, strict=True)} == {
+        "g0": 0, "g1": 1, "g2": 0, "g3": 1,
+    }  # fmt: skip
+    with pytest.raises(DataError, match="none of the 8 samples trains"):
+        take([masked(s) for s in samples])
 
 
 @pytest.mark.parametrize("num_updates", [1, 2, 3, 5, 8])

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,10 +7,18 @@ import torch
 from helpers.packed_rows import PackedRows
 from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tiny_models import tiny_model, weights_of
-from helpers.tolerance import EXACT, FP32_MODEL
+from helpers.tolerance import EXACT, FP32_MODEL, GRADIENT_NORM
 from helpers.train_batches import gradient_on, make_groups, make_sample, rewarded, train_on
 
-from zerogap.config.loss import GRPOLossConfig, KLConfig, PPOLossConfig
+from zerogap.config.corrections import CorrectionsConfig
+from zerogap.config.loss import (
+    CISPOLossConfig,
+    GRPOLossConfig,
+    GSPOLossConfig,
+    KLConfig,
+    PPOLossConfig,
+    RLOOLossConfig,
+)
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.train import NativeTrainer
@@ -149,6 +158,78 @@ def test_a_group_without_signal_moves_no_weight_by_itself():
     assert (metrics.loss, metrics.grad_norm) == (0.0, 0.0)
     assert metrics.num_rows_without_gradient == metrics.num_rows
     assert metrics.policy.num_tokens == sum(s.num_loss_tokens for s in samples)
+
+
+def moments_of(trainer):
+    return {n: t.clone() for n, t in trainer.state_dict().items() if n.startswith("optimizer.")}
+
+
+@pytest.mark.parametrize("reason", ["equal rewards", "all rejected"])
+def test_a_step_without_a_signal_moves_neither_weights_nor_moments(reason):
+    corrections = CorrectionsConfig(veto=0.5) if reason == "all rejected" else CorrectionsConfig()
+    trainer = build(weight_decay=0.1)
+    train_on(trainer, rewarded(make_groups(2, 3)))
+    trainer.use_corrections(corrections)
+    weights, state = weights_of(trainer.model), moments_of(trainer)
+    samples = make_groups(2, 3, seed=1)
+    if reason == "equal rewards":
+        samples = rewarded(samples, [0.7] * 6)
+    else:
+        # The trainer finds every token far less likely than the engine says.
+        sure = [replace(s, rollout_log_probs=s.rollout_log_probs * 0) for s in samples]
+        samples = rewarded(sure)
+    metrics = train_on(trainer, samples)
+    EXACT.check(weights_of(trainer.model), weights)
+    EXACT.check(moments_of(trainer), state)
+    assert (metrics.grad_norm, metrics.num_updates_without_signal) == (0.0, 1)
+
+    def check_after_a_signal():
+        train_on(trainer, rewarded(make_groups(2, 3, seed=2)))
+        EXACT.check(weights_of(trainer.model), weights)
+
+    trainer.use_corrections(CorrectionsConfig())
+    assert_notices("weights that move", check_after_a_signal)
+
+
+def test_only_the_updates_with_a_signal_are_applied():
+    samples = make_groups(2, 3)
+    rewards = [0.0] * 3 + [0.0, 1.0, 0.5]
+    both, alone = build(updates_per_step=2), build()
+    metrics = train_on(both, rewarded(samples, rewards))
+    train_on(alone, rewarded(samples[3:], rewards[3:]))
+    assert (metrics.num_updates, metrics.num_updates_without_signal) == (2, 1)
+    EXACT.check(weights_of(both.model), weights_of(alone.model))
+    EXACT.check(moments_of(both), moments_of(alone))
+
+
+@pytest.mark.parametrize("loss", [
+    GRPOLossConfig(denominator="constant", constant_denominator=20),
+    GRPOLossConfig(denominator="sample"),
+    GSPOLossConfig(kind="gspo"),
+    CISPOLossConfig(kind="cispo"),
+    RLOOLossConfig(kind="rloo"),
+], ids=lambda loss: f"{loss.kind}, {getattr(loss, 'denominator', '')}")  # fmt: skip
+def test_the_gradient_is_the_sum_of_those_in_which_others_are_masked(loss):
+    samples = [replace(s, outcome=Outcome.TRUNCATED) for s in rewarded(make_groups(2, 4))]
+    # Of the denominator "token", which counts tokens that train, each part has a share.
+    is_token = loss.kind in ("cispo", "rloo")
+    num_tokens = sum(s.num_loss_tokens for s in samples)
+
+    def gradient(left_out, leave_out=lambda s: s.masked()):
+        given = [leave_out(s) if i in left_out else s for i, s in enumerate(samples)]
+        found = gradient_on(build(loss=loss), given).tensors
+        share = sum(s.num_loss_tokens for s in given) / num_tokens if is_token else 1.0
+        return {name: tensor.double() * share for name, tensor in found.items()}
+
+    def check(leave_out):
+        parts = gradient({1, 6}, leave_out), gradient({0, 2, 3, 4, 5, 7}, leave_out)
+        total = {name: parts[0][name] + parts[1][name] for name in parts[0]}
+        GRADIENT_NORM.check(total, gradient(set()))
+
+    check(lambda s: s.masked())
+    assert_notices(
+        "masked samples leave their group", lambda: check(lambda s: s.failed(Outcome.ABORTED, ""))
+    )
 
 
 def test_weights_that_are_not_finite_stop_the_step_and_name_the_sample():

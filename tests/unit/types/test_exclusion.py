@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from zerogap.types import Exclusion, Outcome, Sample, Source, exclusion_reason
+from zerogap.types import (
+    Exclusion,
+    Outcome,
+    Sample,
+    Source,
+    counts_in_group,
+    exclusion_reason,
+)
 
 
 def sample(*, trains=True, outcome=Outcome.COMPLETED):
@@ -21,3 +28,18 @@ def test_only_valid_outcomes_take_part(outcome):
 
 def test_a_sample_without_loss_tokens_has_a_typed_reason():
     assert exclusion_reason(sample(trains=False)) is Exclusion.NO_LOSS_TOKENS
+
+
+def test_a_masked_sample_does_not_train_but_counts_in_its_group():
+    cut = sample(outcome=Outcome.TRUNCATED).scored(0.0)
+    assert (exclusion_reason(cut), counts_in_group(cut)) == (None, True)
+    assert exclusion_reason(cut.masked()) is Exclusion.MASKED
+    assert counts_in_group(cut.masked())
+
+
+def test_other_samples_without_loss_tokens_do_not_count_in_their_group():
+    silent = sample(trains=False).scored(0.0)
+    without_reward = sample(outcome=Outcome.TRUNCATED).masked()
+    failed = sample(outcome=Outcome.ABORTED)
+    assert [counts_in_group(s) for s in (silent, without_reward, failed)] == [False] * 3
+    assert exclusion_reason(without_reward) is Exclusion.NO_LOSS_TOKENS
