@@ -15,6 +15,7 @@ from zerogap.kernels import (
     embedding,
     linear,
     log_probs,
+    log_probs_with_squares,
     norm_linear,
     qkv_rope,
     rms_norm,
@@ -75,6 +76,9 @@ def every_kernel(num_rows: int, *, width: int = 52, num_out: int = 21) -> dict[s
     def score(x: Tensor, ids: Tensor, table: Tensor) -> object:
         return log_probs(x, Head(table, vocab), ids, 0.3 + 0.1 * (ids % 15))
 
+    def score_squares(x: Tensor, ids: Tensor, table: Tensor) -> object:
+        return log_probs_with_squares(x, Head(table, vocab), ids, 0.3 + 0.1 * (ids % 15))
+
     def sampler(**filters: object) -> KernelCase:
         rows = rows_for(uniform, temperature=0.8, edits=edits, **filters)
         return KernelCase(
@@ -107,6 +111,7 @@ def every_kernel(num_rows: int, *, width: int = 52, num_out: int = 21) -> dict[s
             lambda *x: rope(*x, compute=BF16), [qkv, ids], [q_norm, k_norm]
         ),
         "log_probs": KernelCase(score, [x, ids], [table]),
+        "log_probs with squares": KernelCase(score_squares, [x, ids], [table]),
         "sampler": sampler(),
         "sampler with filters": sampler(top_k=50, top_p=0.8, min_p=0.01),
         "greedy sampler": sampler(greedy=True),

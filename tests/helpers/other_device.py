@@ -23,7 +23,7 @@ from helpers.tiny_engine import request, tiny_engine
 from helpers.tiny_models import tiny_config
 from helpers.train_batches import make_sample, rewarded
 from zerogap.config import GRPOLossConfig, PPOLossConfig, TrainConfig
-from zerogap.kernels import Compute, Head, crossing, log_probs
+from zerogap.kernels import Compute, Head, crossing, log_probs, log_probs_with_squares
 from zerogap.models import CausalLM
 from zerogap.train import NativeTrainer, host_loss
 from zerogap.train.forward import hidden_rows
@@ -98,10 +98,11 @@ def forward_backward_and_optimizer() -> None:
     optimizer = Optimizer(policy, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1, max_grad_norm=1.0)
     hidden_TD = hidden_rows(policy, batch, compute=Compute(adds_to_grad=True))
     target = torch.zeros(len(hidden_TD), dtype=torch.int64, device=DEVICE)
-    log_prob_T, _ = log_probs(
+    log_prob_T, entropy_T, squares_T = log_probs_with_squares(
         hidden_TD, policy.head, target, torch.ones(len(target), device=DEVICE)
     )
-    log_prob_T.sum().backward()
+    assert squares_T.device == torch.device(DEVICE)
+    (log_prob_T + entropy_T).sum().backward()
     optimizer.update(1e-3)
 
 

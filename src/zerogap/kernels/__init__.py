@@ -13,7 +13,7 @@ from zerogap.kernels.constants import PAGE_SIZE, ROW_MULTIPLE, VOCAB_CHUNK
 from zerogap.kernels.crossing import to_device, to_host
 from zerogap.kernels.gradients import embedding
 from zerogap.kernels.graph import Arena, CapturedGraph, NotCapturable, capture
-from zerogap.kernels.head import Head, log_probs, log_probs_of
+from zerogap.kernels.head import Head, log_probs, log_probs_of, log_probs_with_squares
 from zerogap.kernels.head_top_k import top_k_log_probs
 from zerogap.kernels.layout import AttentionPlan, PackedLayout, build_packed_layout
 from zerogap.kernels.linear import linear, norm_linear, swiglu_linear
@@ -58,6 +58,7 @@ __all__ = [
     "linear",
     "log_probs",
     "log_probs_of",
+    "log_probs_with_squares",
     "norm_linear",
     "packed_attention",
     "paged_attention",

@@ -231,9 +231,14 @@ class Backend(Protocol):
         ...
 
     def logits_gradient_(
-        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
-    ) -> None:
-        """Turn a chunk of logits into d(-sum grad * log_sum_exp)/d(logits), in place."""
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor,
+        entropy: tuple[Tensor, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """Turn a chunk of logits into d(-sum grad * log_sum_exp)/d(logits), in place.
+
+        ``entropy`` is the entropy of each row and its gradient, float32 [R] each: d(sum gradient * entropy)/d(logits) is
+        added. A gradient of 0 adds exactly 0. A logit of -inf gets 0.
+        """
         ...
 
     def sample(

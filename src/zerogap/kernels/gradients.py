@@ -48,7 +48,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a backward that computes with kernels, which autograd cannot differentiate: refuses double backward."""
 
     @functools.wraps(backward)
-    def checked(ctx: Any, *grads: Tensor) -> Any:  # noqa: ANN401
+    def checked(ctx: Any, *grads: Tensor | None) -> Any:  # noqa: ANN401
         if torch.is_grad_enabled():
             msg = "double backward (create_graph=True) is unsupported: the kernels have first derivatives only, so the result would be silently wrong; compute second derivatives with another implementation of the model"
             raise KernelError(msg)

@@ -53,7 +53,7 @@ _SIGNATURES = {
     "zg_gather_slots": "pppipii",
     "zg_add_chunk": "piipppp",
     "zg_log_sum_exp": "pppi",
-    "zg_logits_gradient": "piippp",
+    "zg_logits_gradient": "piippppp",
     "zg_sample": "ppiiippppppppppppp",
 }
 """Arguments of every C function, one letter each: pointer, int64, float."""
@@ -559,12 +559,17 @@ class NativeKernels(TorchBackend):
         return lse
 
     def logits_gradient_(
-        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
-    ) -> None:
-        """In place."""
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor,
+        entropy: tuple[Tensor, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """One pass over the chunk, with or without the entropy's gradient."""
         (num_rows, width), grad_R = logits_RC.shape, grad_R.contiguous()
+        entropy_R, grad_entropy_R = (
+            (None, None) if entropy is None else (x.contiguous() for x in entropy)
+        )
         self._call("zg_logits_gradient", _pointer(logits_RC, num_rows, width), num_rows, width,
-                   _pointer(temperature_R, num_rows), _pointer(lse_R, num_rows), _pointer(grad_R, num_rows))  # fmt: skip
+                   _pointer(temperature_R, num_rows), _pointer(lse_R, num_rows), _pointer(grad_R, num_rows),
+                   _pointer(entropy_R, num_rows), _pointer(grad_entropy_R, num_rows))  # fmt: skip
 
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows

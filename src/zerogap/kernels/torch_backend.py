@@ -260,11 +260,18 @@ class TorchBackend:
         return peak_R + mass_R.double().log().to(peak_R.dtype)
 
     def logits_gradient_(
-        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor
-    ) -> None:
-        """``-softmax * grad / T``."""
-        logits_RC.div_(temperature_R[:, None]).sub_(lse_R[:, None]).exp_()
-        logits_RC.mul_(-(grad_R / temperature_R)[:, None])
+        self, logits_RC: Tensor, temperature_R: Tensor, lse_R: Tensor, grad_R: Tensor,
+        entropy: tuple[Tensor, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """``-softmax * (grad + entropy's grad * (log_softmax + entropy)) / T``."""
+        factor = -(grad_R / temperature_R)[:, None]
+        logits_RC.div_(temperature_R[:, None]).sub_(lse_R[:, None])
+        if entropy is not None:
+            entropy_R, grad_entropy_R = entropy
+            # The softmax is 0 where the clamp acts, and 0 * -inf would be NaN.
+            centred_RC = logits_RC.clamp(min=-128.0).add_(entropy_R[:, None])
+            factor = centred_RC.mul_(-(grad_entropy_R / temperature_R)[:, None]).add_(factor)
+        logits_RC.exp_().mul_(factor)
 
     def sample(
         self, logits: Tensor, which_R: Tensor, vocab_limit: int, rows: SamplingRows

@@ -60,7 +60,9 @@ def score_micro_batch(
     compute: Compute = PLAIN,
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob, entropy) of each target, float32 [R]; log-probs have a gradient where gradients are enabled.
+    """(log-prob, entropy) of each target, float32 [R]; both have a gradient where gradients are enabled.
+
+    An entropy that no loss uses costs its backward pass nothing.
 
     Args:
         model: the policy or a frozen reference.
@@ -87,7 +89,7 @@ def score_candidates(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(log-prob, entropy) of each target, and log-probs [R, K] of candidates for its position.
 
-    One pass gives all of them, with the bits of ``score_micro_batch``; log-probs have a gradient where gradients are enabled.
+    One pass gives all of them, with the bits of ``score_micro_batch``; all have a gradient where gradients are enabled.
 
     Arguments as in ``score_micro_batch``; ``candidates_RK`` are int64 ids, equal for targets that one row predicts.
     """

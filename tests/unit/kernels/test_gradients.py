@@ -44,10 +44,10 @@ def loss_of(
     x = embedding(IDS, table, compute=compute)
     gate_up = norm_linear(x, norm, weight, eps=1e-5, compute=compute)
     hidden = swiglu_linear(gate_up, down, residual_TO=x, compute=compute)
-    log_prob, _ = log_probs(
+    log_prob, entropy = log_probs(
         hidden, Head(table, len(table)), IDS.flip(0), torch.ones(6), compute=compute
     )
-    return (log_prob * torch.arange(1.0, 7.0)).sum()
+    return ((log_prob + entropy) * torch.arange(1.0, 7.0)).sum()
 
 
 def parameters() -> list[torch.nn.Parameter]:
@@ -173,6 +173,7 @@ def attention_of(x: torch.Tensor) -> torch.Tensor:
         lambda x: swiglu_linear(x, x[:, :24]),
         lambda x: embedding(IDS, x),
         lambda x: log_probs(x[:6], Head(x, 8), IDS, torch.ones(6))[0],
+        lambda x: log_probs(x[:6], Head(x, 8), IDS, torch.ones(6))[1],
         rope_of,
         attention_of,
     ],

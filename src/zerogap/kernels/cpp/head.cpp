@@ -197,6 +197,16 @@ int64_t draw_full(const Row& row, float T, const std::vector<Stats>& stats, floa
   return fallback;  // rounding left a remainder past the last token: take the last one that has mass
 }
 
+// Replaces the logits of a row by factor(log-prob) * probability.
+template <class Factor>
+inline void gradient_row(float* row, int64_t n, vec temperature, vec lse, Factor factor) {
+  for (int64_t i = 0; i < n; i += W) {
+    const vec log_prob = sub(scaled_lanes(row, i, n, temperature), lse);
+    const vec d = mul(factor(log_prob), zg::exp(log_prob));
+    n - i >= W ? store(row + i, d) : store_partial(row + i, d, int(n - i));
+  }
+}
+
 int64_t argmax(const Row& row) {
   int64_t best = 0;
   float top = NEG_INF;
@@ -224,15 +234,21 @@ void zg_log_sum_exp(const float* peak, const float* mass, float* lse, int64_t R)
   for (int64_t r = 0; r < R; ++r) lse[r] = log_sum_exp(peak[r], mass[r]);
 }
 
-// d(-sum_r grad[r] * log_sum_exp[r]) / d logits of one chunk, in place.
+// d(sum_r grad_entropy[r] * entropy[r] - grad[r] * log_sum_exp[r]) / d logits of one chunk, in place; without the
+// entropy's term if its pointers are null.
 void zg_logits_gradient(float* logits, int64_t R, int64_t n, const float* temperature, const float* lse,
-                        const float* grad) {
+                        const float* grad, const float* entropy, const float* grad_entropy) {
   for_rows(R, 1, [&](int64_t r) {
     float* row = logits + r * n;
     const vec T = set1(temperature[r]), l = set1(lse[r]), g = set1(-(grad[r] / temperature[r]));
-    for (int64_t i = 0; i < n; i += W) {
-      vec d = mul(g, zg::exp(sub(scaled_lanes(row, i, n, T), l)));
-      n - i >= W ? store(row + i, d) : store_partial(row + i, d, int(n - i));
+    if (entropy) {
+      const vec H = set1(entropy[r]), h = set1(-(grad_entropy[r] / temperature[r]));
+      gradient_row(row, n, T, l, [&](vec log_prob) {
+        // The probability is 0 where the clamp acts, and 0 * -inf would be NaN.
+        return fma(h, add(vmax(log_prob, set1(-128.0f)), H), g);
+      });
+    } else {
+      gradient_row(row, n, T, l, [&](vec) { return g; });
     }
   });
 }
