@@ -32,6 +32,11 @@ from zerogap.algorithms.mismatch import GapStatistics, gap_statistics
 from zerogap.algorithms.off_policy import off_policy_keep
 from zerogap.algorithms.per_sample import sample_sums
 from zerogap.algorithms.policy_statistics import PolicyStatistics, policy_statistics
+from zerogap.algorithms.reward_parts import (
+    RewardNormalization,
+    batch_normalized,
+    combined_rewards,
+)
 from zerogap.algorithms.shaping import overlong_penalties
 from zerogap.algorithms.surrogates import (
     Surrogate,
@@ -65,15 +70,18 @@ __all__ = [
     "KLKind",
     "LedgerStatistics",
     "PolicyStatistics",
+    "RewardNormalization",
     "SourceStatistics",
     "Stages",
     "Surrogate",
     "ValueTargets",
     "WeightStatistics",
     "attribute",
+    "batch_normalized",
     "choose_samples",
     "cispo_surrogate",
     "clipped_surrogate",
+    "combined_rewards",
     "correct_mismatch",
     "distillation_advantages",
     "dpo_coefficients",
