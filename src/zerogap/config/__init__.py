@@ -41,7 +41,11 @@ from zerogap.config.reward import (
     MathVerifyReward,
     RegexReward,
     RewardConfig,
+    RewardPart,
+    SingleReward,
     TaskReward,
+    WeightedSumReward,
+    single_rewards,
 )
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.run import RunConfig, RunSection
@@ -80,13 +84,17 @@ __all__ = [
     "RegexReward",
     "ReinforcePlusPlusLossConfig",
     "RewardConfig",
+    "RewardPart",
     "RolloutConfig",
     "RunConfig",
     "RunSection",
     "SFTLossConfig",
     "SamplingConfig",
+    "SingleReward",
     "TaskReward",
     "TrainConfig",
     "WatchConfig",
     "WeightCorrection",
+    "WeightedSumReward",
+    "single_rewards",
 ]
