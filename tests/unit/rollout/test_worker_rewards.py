@@ -97,7 +97,7 @@ def test_an_interruption_leaves_no_process_at_work(workers, tmp_path):
 
     async def interrupted():
         works, waits = (
-            asyncio.create_task(rewards.reward(request(c))) for c in (f"hang {began}", "hang")
+            asyncio.create_task(rewards.reward([request(c)])) for c in (f"hang {began}", "hang")
         )
         while not began.exists():
             await asyncio.sleep(0.01)
