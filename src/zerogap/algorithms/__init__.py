@@ -78,6 +78,11 @@ from zerogap.algorithms.returns import (
     returns_to_go,
     token_rewards,
 )
+from zerogap.algorithms.reward_parts import (
+    RewardNormalization,
+    batch_normalized,
+    combined_rewards,
+)
 from zerogap.algorithms.shaping import overlong_penalties
 from zerogap.algorithms.terms import Level, LossTerms, Surrogate, policy_ratio
 from zerogap.algorithms.values import value_surrogate
@@ -125,6 +130,7 @@ __all__ = [
     "PolicyStatistics",
     "ReinforceLoss",
     "ReturnAdvantage",
+    "RewardNormalization",
     "SAPOLoss",
     "SFTLoss",
     "SourceStatistics",
@@ -136,7 +142,9 @@ __all__ = [
     "WeightStatistics",
     "algorithm_problems",
     "attribute",
+    "batch_normalized",
     "choose_samples",
+    "combined_rewards",
     "correct_mismatch",
     "distillation_advantages",
     "dpo_coefficients",

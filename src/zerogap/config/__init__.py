@@ -21,7 +21,12 @@ from zerogap.config.reward import (
     MathVerifyReward,
     RegexReward,
     RewardConfig,
+    RewardPart,
+    SingleReward,
     TaskReward,
+    WeightedSumReward,
+    reward_parts,
+    single_rewards,
 )
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.run import RunConfig, RunSection
@@ -53,12 +58,17 @@ __all__ = [
     "ReasoningGymData",
     "RegexReward",
     "RewardConfig",
+    "RewardPart",
     "RolloutConfig",
     "RunConfig",
     "RunSection",
     "SamplingConfig",
     "SamplingPolicyConfig",
+    "SingleReward",
     "TaskReward",
     "TrainConfig",
     "WatchConfig",
+    "WeightedSumReward",
+    "reward_parts",
+    "single_rewards",
 ]

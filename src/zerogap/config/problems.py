@@ -3,13 +3,16 @@
 import difflib
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from zerogap.config.run import RunConfig
 from zerogap.errors import ConfigError
+
+ANY_NAME = "NAME"
+"""Stands in a key for a name that the user gives to a table."""
 
 
 def describe(
@@ -24,13 +27,14 @@ def describe(
 
 
 def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of all fields of all kinds."""
+    """Dotted keys of all fields of all kinds, with ``NAME`` for the name of a table that the user names."""
     for name, field in section.model_fields.items():
         sections = list(_sections(field.annotation))
         if not sections:
             yield f"{prefix}{name}"
+        named = f"{ANY_NAME}." if _has_named_tables(field.annotation) else ""
         for inner in sections:
-            yield from known_keys(inner, f"{prefix}{name}.")
+            yield from known_keys(inner, f"{prefix}{name}.{named}")
 
 
 def _lines(key: str, details: ErrorDetails, sources: Mapping[str, str]) -> list[str]:
@@ -86,7 +90,7 @@ def _dotted_key(location: tuple[int | str, ...], tree: object) -> str:
 def _suggestion(key: str) -> str:
     tables = _keys_by_table()
     parent, _, leaf = key.rpartition(".")
-    beside = tables.get(parent, [])
+    beside = next((names for table, names in tables.items() if _is_of(parent, table)), [])
     if leaf in beside:
         return f"it belongs to another {parent}.kind; remove it, or change the kind"
     near = [f"{parent}.{name}".lstrip(".") for name in difflib.get_close_matches(leaf, beside, n=2)]
@@ -107,11 +111,29 @@ def _keys_by_table() -> dict[str, list[str]]:
     return {table: list(names) for table, names in tables.items()}
 
 
+def _is_of(key: str, pattern: str) -> bool:
+    """Whether the key is the pattern's, with any name for ``NAME``."""
+    names, wanted = key.split("."), pattern.split(".")
+    return len(names) == len(wanted) and all(
+        w in (name, ANY_NAME) for name, w in zip(names, wanted, strict=True)
+    )
+
+
 def _kinds(key: str) -> str:
-    section: type[BaseModel] = RunConfig
-    field = section.model_fields[key.split(".")[0]]
-    kinds = (get_args(s.model_fields["kind"].annotation) for s in _sections(field.annotation))
+    sections: list[type[BaseModel]] = [RunConfig]
+    names = iter(key.split("."))
+    for name in names:
+        annotations = [s.model_fields[name].annotation for s in sections if name in s.model_fields]
+        if any(map(_has_named_tables, annotations)):
+            next(names)
+        sections = [inner for annotation in annotations for inner in _sections(annotation)]
+    kinds = (get_args(s.model_fields["kind"].annotation) for s in sections)
     return ", ".join(f'"{kind}"' for kind in chain.from_iterable(kinds))
+
+
+def _has_named_tables(annotation: object) -> bool:
+    """Whether a field holds tables under names that the user gives them."""
+    return get_origin(annotation) is dict and any(_sections(annotation))
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:

@@ -21,7 +21,7 @@ from zerogap.config.data import DataConfig, PromptConfig
 from zerogap.config.engine import EngineConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
-from zerogap.config.reward import RewardConfig
+from zerogap.config.reward import RewardConfig, reward_parts, single_rewards
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.sampling_policy import SamplingPolicyConfig
 from zerogap.config.train import TrainConfig
@@ -107,18 +107,30 @@ class RunConfig(Section):
         yield from self._policy_problems()
         yield from self._sampling_policy_problems()
         yield from self._answer_problems()
+        yield from self._reward_problems()
         yield from algorithm_problems(self)
         if self.train.warmup_steps >= self.run.steps:
             yield f"train.warmup_steps = {self.train.warmup_steps}: the run has only run.steps = {self.run.steps} and would never leave the warm-up; set fewer warm-up steps or more steps"
         if self.evaluate.every and not self.data.has_evaluation:
             yield f"evaluate.every = {self.evaluate.every}: there are no evaluation prompts; set data.eval_size (or data.eval_path for files), or evaluate.every = 0"
-        if self.reward.kind == "task" and self.data.kind not in ("reasoning_gym", "builtin"):
-            yield f'reward.kind = "task": data.kind = {self.data.kind!r} has no score of its own; set a reward that compares answers, such as "exact"'
-        if (
-            self.reward.kind not in ("task", "import")
-            and getattr(self.data, "answer_field", "") is None
-        ):
-            yield f'reward.kind = {self.reward.kind!r}: it compares with a reference answer, and data.answer_field is none; name the field, or set reward.kind = "import"'
+
+    def _reward_problems(self) -> Iterator[str]:
+        """Rewards that the data or the loss has no use for."""
+        for key, reward in single_rewards(self.reward).items():
+            if reward.kind == "task" and self.data.kind not in ("reasoning_gym", "builtin"):
+                yield f'{key}.kind = "task": data.kind = {self.data.kind!r} has no score of its own; set a reward that compares answers, such as "exact"'
+            if (
+                reward.kind not in ("task", "import")
+                and getattr(self.data, "answer_field", "") is None
+            ):
+                yield f'{key}.kind = {reward.kind!r}: it compares with a reference answer, and data.answer_field is none; name the field, or set {key}.kind = "import"'
+        parts = reward_parts(self.reward)
+        if getattr(self.loss, "overlong", None) is not None and "overlong" in parts:
+            yield "reward.parts.overlong: loss.overlong adds a part of this name; rename yours, or remove one of the two"
+        if not self.loss.compares_within_group:
+            for name, part in parts.items():
+                if part.normalize == "group":
+                    yield f'reward.parts.{name}.normalize = "group": loss.kind = {self.loss.kind!r} does not compare completions of one prompt; remove the key, or choose a loss that does, such as "grpo"'
 
     def _group_problems(self) -> Iterator[str]:
         rollout, updates = self.rollout, self.train.updates_per_step

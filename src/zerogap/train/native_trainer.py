@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from zerogap.algorithms import Algorithm, CorrectionsConfig, algorithm_problems
+from zerogap.config.reward import RewardPart
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, DataError
 from zerogap.kernels import Compute, Gemm
@@ -59,6 +60,7 @@ class NativeTrainer:
         gemm: Gemm = "exact",
         reference: CausalLM | None = None,
         teacher: Teacher | None = None,
+        reward_parts: Mapping[str, RewardPart] | None = None,
     ) -> None:
         """A trainer at step 0.
 
@@ -70,10 +72,11 @@ class NativeTrainer:
             gemm: GEMM kernels of its passes.
             reference: the frozen initial policy; given exactly when ``algorithm.needs_reference``.
             teacher: given exactly when ``algorithm.teacher`` is set.
+            reward_parts: of a weighted sum, by name.
         """
         _check_models(algorithm, reference, teacher)
         self.model, self._config, self._algorithm = model, config, algorithm
-        self._total_steps = total_steps
+        self._total_steps, self._reward_parts = total_steps, dict(reward_parts or {})
         self._num_steps = 0
         self.is_inconsistent = False
         """See ``Trainer``."""
@@ -124,6 +127,7 @@ class NativeTrainer:
             vocab_limit=self.model.head.vocab_limit,
             step_number=self._num_steps,
             exact_version=exact_version,
+            reward_parts=self._reward_parts,
         )
 
     def step(
