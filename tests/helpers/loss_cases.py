@@ -5,10 +5,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-
-from helpers.tiny_models import tiny_model
-from helpers.tolerance import FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
-from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 from zerogap.config.corrections import CorrectionsConfig, MaskCorrection, WeightCorrection
 from zerogap.config.loss import (
     CISPOLossConfig,
@@ -26,6 +22,10 @@ from zerogap.config.loss import (
     RLOOLossConfig,
     SFTLossConfig,
 )
+
+from helpers.tiny_models import tiny_model
+from helpers.tolerance import FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
+from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample, Source

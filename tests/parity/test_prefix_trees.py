@@ -7,8 +7,8 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT_NORM
 from helpers.train_batches import make_sample, make_trees, rewarded, train_on
-
 from zerogap.config.loss import GRPOLossConfig, KLConfig
+
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module

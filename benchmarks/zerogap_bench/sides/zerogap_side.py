@@ -6,8 +6,8 @@ from time import perf_counter
 
 import numpy as np
 
+from zerogap.algorithms import Algorithm
 from zerogap.config.engine import EngineConfig
-from zerogap.config.loss import GRPOLossConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.train import TrainConfig
 from zerogap.engine import EngineStats
@@ -134,7 +134,7 @@ class Step:
         self._trainer = NativeTrainer(
             self._rollout.policy.model,
             TrainConfig.model_validate(train),
-            GRPOLossConfig(),
+            Algorithm(),
             total_steps=1_000,
             gemm=self._rollout.numerics.trainer,
         )

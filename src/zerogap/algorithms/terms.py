@@ -63,7 +63,7 @@ def policy_ratio(
     log_ratio_T = log_probs_T - old_log_probs_T
     if level == "token":
         return log_ratio_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    everywhere_T: Bool[Tensor, "T"] = sample_T == sample_T
+    everywhere_T: Bool[Tensor, T] = sample_T == sample_T
     of_sample_T = sample_means(
         log_ratio_T.detach(), everywhere_T, sample_T, sample_len_T, name_token
     )

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from zerogap.config import EngineConfig, GRPOLossConfig, LossConfig, RunConfig, TrainConfig
+from zerogap.algorithms import Algorithm
+from zerogap.config import EngineConfig, RunConfig, TrainConfig
 from zerogap.data import TOKENIZER_FILES
 from zerogap.engine import Engine
 from zerogap.kernels import Gemm
@@ -46,10 +47,9 @@ class Subjects:
         return NativeTrainer(
             self.policy.model,
             TrainConfig.model_validate(given),
-            self.loss(),
+            self.algorithm(),
             total_steps=1,
             gemm=self.trainer_gemm,
-            corrections=self.config.corrections,
         )
 
     def score(self, samples: Sequence[Sample]) -> list[np.ndarray]:
@@ -62,11 +62,13 @@ class Subjects:
             columns.append(column)
         return columns
 
-    def loss(self) -> LossConfig:
-        """The recipe's loss if it has policy ratios and needs no second model; else GRPO."""
-        loss = self.config.loss
-        is_plain = loss.compares_within_group and not loss.needs_reference
-        return loss if is_plain else GRPOLossConfig()
+    def algorithm(self) -> Algorithm:
+        """The recipe's if it compares completions within groups and needs no second model; else GRPO."""
+        found = self.config.algorithm
+        is_plain = found.loss.trains_on_completions and found.advantage.compares_within_group
+        if is_plain and not found.needs_reference and found.teacher is None:
+            return found
+        return Algorithm()
 
     def tokenizer_folder(self) -> Path | None:
         """Folder with the tokenizer's files, if there are any."""

@@ -1,7 +1,8 @@
 """Loads recipes and flags into a RunConfig, and writes it back as TOML.
 
 Later layers win: defaults, TOML files left to right, then ``--section.key value``. Tables merge key by key; lists are
-replaced; a table whose ``kind`` changes is replaced too, because its keys belong to the old kind.
+replaced; a table whose ``kind`` changes is replaced too, because its keys belong to the old kind. A preset named by
+``loss.kind`` lies below all layers.
 """
 
 import tomllib
@@ -13,6 +14,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
+from zerogap.algorithms import presets
 from zerogap.config.problems import describe
 from zerogap.config.run import RunConfig
 from zerogap.errors import ConfigError
@@ -38,7 +40,7 @@ def load_config(recipes: Sequence[str | Path], overrides: Sequence[str] = ()) ->
     layers = [(str(path), _read(Path(path))) for path in recipes]
     if layers:
         layers.insert(0, ("the recipe's name", {"run": {"dir": f"runs/{Path(recipes[0]).stem}"}}))
-    tree, sources = _merge_layers([*layers, *_override_layers(overrides)])
+    tree, sources = _with_preset(*_merge_layers([*layers, *_override_layers(overrides)]))
     return ResolvedConfig(_validate(tree, sources), sources)
 
 
@@ -139,6 +141,27 @@ def _merge(below: Tree, above: Tree) -> Tree:
         is_table = isinstance(old, dict) and isinstance(value, dict)
         merged[key] = _merge(old, value) if is_table else value
     return merged
+
+
+def _with_preset(tree: Tree, sources: dict[str, str]) -> tuple[Tree, dict[str, str]]:
+    """The tables of the preset that ``loss.kind`` names, below the given ones; without a kind that of GRPO."""
+    loss = tree.get("loss", {})
+    name = loss.get("kind", "grpo") if isinstance(loss, dict) else None
+    preset = presets().get(name) if isinstance(name, str) else None
+    if preset is None:
+        # A loss without a preset of its name: only the default kind of advantage, for tables that name none.
+        preset, given = {"advantage": {"kind": "group"}} if "advantage" in tree else {}, tree
+    else:
+        own_loss = {key: value for key, value in loss.items() if key != "kind"}
+        given = {**tree, **({"loss": own_loss} if own_loss or "loss" in tree else {})}
+    merged = _merge(preset, given)
+    origin = f'the preset "{name}"'
+    expanded = {key: origin for key, _ in _leaves(preset)}
+    present = dict(_leaves(merged))
+    sources = {key: value for key, value in (expanded | sources).items() if key in present}
+    if name in presets() and "kind" in loss:
+        sources["loss.kind"] += f" (from {origin})"
+    return merged, sources
 
 
 def _leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from zerogap.section import Integers, Section, Strings
 from zerogap.errors import InvalidRequest
+from zerogap.section import Integers, Section, Strings
 from zerogap.types import SamplingParams
 
 

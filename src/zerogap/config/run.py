@@ -14,6 +14,7 @@ from zerogap.algorithms import (
     GroupAdvantage,
     KLConfig,
     LossConfig,
+    MaxRLAdvantage,
     TeacherConfig,
     algorithm_problems,
 )
@@ -127,10 +128,10 @@ class RunConfig(Section):
         parts = reward_parts(self.reward)
         if getattr(self.loss, "overlong", None) is not None and "overlong" in parts:
             yield "reward.parts.overlong: loss.overlong adds a part of this name; rename yours, or remove one of the two"
-        if not self.loss.compares_within_group:
+        if not self.advantage.compares_within_group:
             for name, part in parts.items():
                 if part.normalize == "group":
-                    yield f'reward.parts.{name}.normalize = "group": loss.kind = {self.loss.kind!r} does not compare completions of one prompt; remove the key, or choose a loss that does, such as "grpo"'
+                    yield f'reward.parts.{name}.normalize = "group": advantage.kind = {self.advantage.kind!r} does not compare completions of one prompt; remove the key, or choose an advantage that does, such as "group"'
 
     def _group_problems(self) -> Iterator[str]:
         rollout, updates = self.rollout, self.train.updates_per_step
@@ -162,22 +163,22 @@ class RunConfig(Section):
 
     def _sampling_policy_problems(self) -> Iterator[str]:
         """Parts of the sampling policy that the other tables make impossible or idle."""
-        policy, loss, rollout = self.sampling_policy, self.loss, self.rollout
+        policy, rollout = self.sampling_policy, self.rollout
         dynamic, overlong = policy.dynamic_sampling, policy.overlong
         if dynamic.is_on and rollout.group_size < 2:
             yield f"sampling_policy.dynamic_sampling: with rollout.group_size = {rollout.group_size} no group has two completions to compare, so none ever has a signal; set a group_size of 2 or more, or remove the table"
         if overlong is not None and overlong.buffer_tokens >= rollout.sampling.max_new_tokens:
             yield f"sampling_policy.overlong.buffer_tokens = {overlong.buffer_tokens}: it must be below rollout.sampling.max_new_tokens = {rollout.sampling.max_new_tokens}, or every completion is penalised; set fewer"
-        if overlong is not None and loss.trains_on_completions and not isinstance(loss, PolicyLoss):
-            yield f"sampling_policy.overlong: it changes rewards, and loss.kind = {loss.kind!r} does not train on rewards; remove the table"
+        if overlong is not None and not self.advantage.uses_rewards:
+            yield f"sampling_policy.overlong: it changes rewards, and advantage.kind = {self.advantage.kind!r} does not train on rewards; remove the table"
+        if overlong is not None and isinstance(self.advantage, MaxRLAdvantage):
+            yield 'sampling_policy.overlong: its penalty makes rewards negative, and advantage.kind = "maxrl" divides by the mean of rewards of 0 and above; remove the table, or choose another advantage'
         if (
             policy.truncated == "mask"
-            and isinstance(loss, PolicyLoss)
-            and loss.compares_within_group
-            and loss.kl.kind != "none"
-            and loss.kl.place == "reward"
+            and self.advantage.compares_within_group
+            and self.kl.is_in_reward
         ):
-            yield 'sampling_policy.truncated = "mask", loss.kl.place = "reward": a masked completion is not scored, so its KL penalty is unknown, and yet its reward counts in its group\'s baseline; set loss.kl.place = "loss", or sampling_policy.truncated = "train"'
+            yield 'sampling_policy.truncated = "mask", kl.place = "reward": a masked completion is not scored, so its KL penalty is unknown, and yet its reward counts in its group\'s baseline; set kl.place = "loss", or sampling_policy.truncated = "train"'
 
     def _answer_problems(self) -> Iterator[str]:
         """Losses that train on answers, and data without them."""

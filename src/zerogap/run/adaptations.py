@@ -2,7 +2,8 @@
 
 from pydantic import BaseModel
 
-from zerogap.config import CorrectionsConfig, RunConfig, WeightCorrection
+from zerogap.algorithms import CorrectionsConfig, WeightCorrection
+from zerogap.config import RunConfig
 from zerogap.config.monitoring import Remedy
 
 

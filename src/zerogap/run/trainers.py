@@ -1,6 +1,7 @@
 """Builds the trainer and the step settings of a recipe, for a run and for the commands that recompute its steps."""
 
-from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig, reward_parts
+from zerogap.algorithms import TeacherConfig
+from zerogap.config import ModelSection, RunConfig, reward_parts
 from zerogap.errors import DataError, ModelError
 from zerogap.kernels import Gemm
 from zerogap.run.policy import Policy, load_policy
@@ -9,32 +10,31 @@ from zerogap.train import NativeTrainer, Teacher
 
 
 def build_trainer(config: RunConfig, policy: Policy, *, gemm: Gemm = "exact") -> NativeTrainer:
-    """The recipe's trainer at step 0, with the frozen models that its loss needs."""
-    reference = None
-    if config.loss.needs_reference:
+    """The recipe's trainer at step 0, with the frozen models that its algorithm needs."""
+    algorithm, reference = config.algorithm, None
+    if algorithm.needs_reference:
         reference = load_policy(config.model, seed=config.run.seed).model
     return NativeTrainer(
         policy.model,
         config.train,
-        config.loss,
+        algorithm,
         total_steps=config.run.steps,
         gemm=gemm,
-        corrections=config.corrections,
         reference=reference,
-        teacher=_load_teacher(config.loss, policy),
+        teacher=_load_teacher(algorithm.teacher, policy),
         reward_parts=reward_parts(config.reward),
     )
 
 
-def _load_teacher(loss: LossConfig, policy: Policy) -> Teacher | None:
-    if not isinstance(loss, DistillationLossConfig):
+def _load_teacher(config: TeacherConfig | None, policy: Policy) -> Teacher | None:
+    if config is None:
         return None
     try:
-        source = load_policy(ModelSection(path=loss.teacher), seed=0)
+        source = load_policy(ModelSection(path=config.path), seed=0)
     except (ModelError, DataError) as error:
-        msg = f"loss.teacher = {loss.teacher!r} cannot be loaded: {error}"
+        msg = f"teacher.path = {config.path!r} cannot be loaded: {error}"
         raise ModelError(msg) from error
-    policy.tokenizer.check_same_ids(source.tokenizer, what=f"loss.teacher = {loss.teacher!r}")
+    policy.tokenizer.check_same_ids(source.tokenizer, what=f"teacher.path = {config.path!r}")
     return Teacher(source.model, vocab_limit=policy.vocab_limit)
 
 

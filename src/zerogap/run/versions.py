@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerogap.config import CorrectionsConfig
+from zerogap.algorithms import CorrectionsConfig
 from zerogap.errors import CheckpointError
 from zerogap.kernels import Gemm
 from zerogap.obs import read_jsonl

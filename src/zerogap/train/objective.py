@@ -161,9 +161,7 @@ class _Targets:
         )
         return kl.coefficient * kl_loss(estimate_R, ratio_R, kind=kl.kind)
 
-    def teacher_kl(
-        self, candidates_RK: Tensor, teacher_RK: Tensor, algorithm: Algorithm
-    ) -> Tensor:
+    def teacher_kl(self, candidates_RK: Tensor, teacher_RK: Tensor, algorithm: Algorithm) -> Tensor:
         """The KL to the teacher over the teacher's likeliest ids."""
         assert algorithm.teacher is not None
         kl_R = top_k_kl(

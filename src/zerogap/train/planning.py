@@ -147,7 +147,9 @@ def _all_pairs(tokens: StepTokens) -> np.ndarray:
     return np.concatenate([preference_pairs(tokens.samples, is_in_B) for is_in_B in members])
 
 
-def _denominators(tokens: StepTokens, algorithm: Algorithm, pairs_P2: np.ndarray | None) -> np.ndarray:
+def _denominators(
+    tokens: StepTokens, algorithm: Algorithm, pairs_P2: np.ndarray | None
+) -> np.ndarray:
     """float64 [B], each over its sample's update; infinite where a sample takes no part."""
     update_B = tokens.who.update_B
     denominator_B = np.full(len(update_B), np.inf)

@@ -61,9 +61,7 @@ class PolicyGradient:
             total += loss
         return total
 
-    def _accumulate_preferences(
-        self, update: int, batches: UpdateBatches, loss: DPOLoss
-    ) -> float:
+    def _accumulate_preferences(self, update: int, batches: UpdateBatches, loss: DPOLoss) -> float:
         """Weigh each log-prob by the current policy. The weighted sum has the gradient of the pairs' loss, but not its value."""
         self._score(batches)
         plan, columns = self._plan, self._columns

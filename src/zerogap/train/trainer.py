@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from zerogap.config.corrections import CorrectionsConfig
+from zerogap.algorithms import CorrectionsConfig
 from zerogap.kernels import Gemm
 from zerogap.train.metrics import StepGradient, TrainMetrics, TrainProgress
 from zerogap.train.plan import StepPlan

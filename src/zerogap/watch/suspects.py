@@ -47,7 +47,7 @@ def _of_gap(metrics: Metrics) -> str:
 def _of_entropy(metrics: Metrics) -> str:
     if (clipped := metrics.get("policy/clip_fraction", 0.0)) > 0.2:
         return f"updates are too large (policy/clip_fraction = {clipped:.2f}); try a smaller train.learning_rate"
-    return f"the policy is nearly certain{_reward(metrics)}; try a smaller train.learning_rate, a [loss.kl] penalty, or harder questions"
+    return f"the policy is nearly certain{_reward(metrics)}; try a smaller train.learning_rate, a [kl] penalty, or harder questions"
 
 
 def _of_gradient(metrics: Metrics) -> str:

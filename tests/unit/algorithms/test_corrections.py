@@ -6,9 +6,9 @@ from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from hypothesis import given
 from hypothesis import strategies as st
+from zerogap.config.corrections import MaskCorrection, WeightCorrection
 
 from zerogap.algorithms import correct_mismatch
-from zerogap.config.corrections import MaskCorrection, WeightCorrection
 from zerogap.errors import DataError, NumericsError
 
 LEVELS = ["token", "sequence", "geometric"]

@@ -5,11 +5,11 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from zerogap.config.corrections import CorrectionsConfig, Level, WeightCorrection
+from zerogap.config.loss import LossConfig
 
 import zerogap.algorithms
 from zerogap.algorithms import Denominator, correct_mismatch, loss_denominators
-from zerogap.config.corrections import CorrectionsConfig, Level, WeightCorrection
-from zerogap.config.loss import LossConfig
 
 TEXT = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
 KINDS = [

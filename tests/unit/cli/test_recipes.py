@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from zerogap.config.loss import LossConfig
 
 from zerogap.cli import main
 from zerogap.config.load import config_from_toml, load_config
-from zerogap.config.loss import LossConfig
 
 FOLDER = Path(__file__).parents[3] / "recipes"
 LOSSES = {path.stem: path for path in sorted((FOLDER / "losses").glob("*.toml"))}

@@ -5,8 +5,8 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT_NORM
 from helpers.train_batches import make_groups, rewarded, train_on
-
 from zerogap.config.loss import GRPOLossConfig
+
 from zerogap.config.train import TrainConfig
 from zerogap.kernels import backend_of
 from zerogap.train import NativeTrainer

@@ -20,7 +20,6 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model, weights_of
 from helpers.tolerance import EXACT
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
-
 from zerogap.config.corrections import CorrectionsConfig, WeightCorrection
 from zerogap.config.loss import (
     CriticConfig,
@@ -30,6 +29,7 @@ from zerogap.config.loss import (
     PPOLossConfig,
     SFTLossConfig,
 )
+
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, DataError
 from zerogap.train import NativeTrainer, Teacher

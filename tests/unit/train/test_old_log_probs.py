@@ -10,8 +10,8 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 from helpers.train_batches import make_groups, rewarded, train_on
-
 from zerogap.config.loss import GRPOLossConfig, KLConfig
+
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import native_trainer as native_trainer_module

@@ -11,9 +11,9 @@ from helpers.loss_cases import CASES, samples_for, trainer_of
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
-
 from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig, PPOLossConfig
+
 from zerogap.config.train import TrainConfig
 from zerogap.errors import DataError
 from zerogap.train import plan_step

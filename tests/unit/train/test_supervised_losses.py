@@ -10,8 +10,8 @@ from helpers.planted_fault import assert_notices
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL
 from helpers.train_batches import VOCAB, make_groups, make_sample, train_on
-
 from zerogap.config.loss import DistillationLossConfig, DPOLossConfig, SFTLossConfig
+
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample

@@ -9,7 +9,6 @@ from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tiny_models import tiny_model, weights_of
 from helpers.tolerance import EXACT, FP32_MODEL, GRADIENT_NORM
 from helpers.train_batches import gradient_on, make_groups, make_sample, rewarded, train_on
-
 from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import (
     CISPOLossConfig,
@@ -19,6 +18,7 @@ from zerogap.config.loss import (
     PPOLossConfig,
     RLOOLossConfig,
 )
+
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.train import NativeTrainer

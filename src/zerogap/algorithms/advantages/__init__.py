@@ -30,7 +30,7 @@ ADVANTAGES: dict[str, type[AdvantageConfig]] = {
 if TYPE_CHECKING:
     AnyAdvantage = AdvantageConfig
 else:
-    AnyAdvantage = Annotated[Union[tuple(ADVANTAGES.values())], Field(discriminator="kind")]
+    AnyAdvantage = Annotated[tuple(ADVANTAGES.values()), Field(discriminator="kind")]
 
 __all__ = [
     "ADVANTAGES",

@@ -29,7 +29,7 @@ LOSSES: dict[str, type[Loss]] = {
 if TYPE_CHECKING:
     LossConfig = Loss
 else:
-    LossConfig = Annotated[Union[tuple(LOSSES.values())], Field(discriminator="kind")]
+    LossConfig = Annotated[tuple(LOSSES.values()), Field(discriminator="kind")]
 
 __all__ = [
     "LOSSES",
