@@ -5,83 +5,85 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from zerogap.config.corrections import CorrectionsConfig, MaskCorrection, WeightCorrection
-from zerogap.config.loss import (
-    CISPOLossConfig,
-    CriticConfig,
-    DAPOLossConfig,
-    DistillationLossConfig,
-    DPOLossConfig,
-    DrGRPOLossConfig,
-    GRPOLossConfig,
-    GSPOLossConfig,
-    KLConfig,
-    LossConfig,
-    PPOLossConfig,
-    ReinforcePlusPlusLossConfig,
-    RLOOLossConfig,
-    SFTLossConfig,
-)
 
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
+from zerogap.algorithms import Algorithm
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample, Source
 
-IN_REWARD = KLConfig(kind="k1", coefficient=0.1, place="reward")
-IN_LOSS = KLConfig(kind="k3", coefficient=0.1)
-CORRECTIONS = CorrectionsConfig(
-    weight=WeightCorrection(high=1.2, normalize=True),
-    mask=MaskCorrection(low=0.75, high=1.4),
-    veto=0.65,
-    off_policy_kl=0.02,
-)
+IN_REWARD = {"kind": "k1", "coefficient": 0.1, "place": "reward"}
+IN_LOSS = {"kind": "k3", "coefficient": 0.1}
+CORRECTIONS = {
+    "weight": {"high": 1.2, "normalize": True},
+    "mask": {"low": 0.75, "high": 1.4},
+    "veto": 0.65,
+    "off_policy_kl": 0.02,
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A loss and how it is asked for."""
+    """An algorithm, and keys of [train]."""
 
-    loss: LossConfig
-    corrections: CorrectionsConfig = field(default_factory=CorrectionsConfig)
+    algorithm: Algorithm
     train: Mapping[str, object] = field(default_factory=dict)
 
 
+def case(
+    preset: str, *, train: Mapping[str, object] | None = None, **tables: Mapping[str, object]
+) -> Case:
+    """A case of a preset, changed by tables."""
+    return Case(Algorithm.preset(preset, **tables), train or {})
+
+
+BYPASS = {"old_log_probs": "rollout"}
+TEACHER = {"path": "t"}
 CASES = {
-    "grpo": Case(GRPOLossConfig()),
-    "grpo, corrected": Case(GRPOLossConfig(kl=IN_LOSS), CORRECTIONS),
-    "grpo, bypass, off-policy mask": Case(
-        GRPOLossConfig(dual_clip=2.0), CorrectionsConfig(off_policy_kl=0.02), {"old_log_probs": "rollout"}
+    "grpo": case("grpo"),
+    "grpo, corrected": case("grpo", kl=IN_LOSS, corrections=CORRECTIONS),
+    "grpo, bypass, off-policy mask": case("grpo", loss={"dual_clip": 2.0}, corrections={"off_policy_kl": 0.02}, train=BYPASS),
+    "grpo, kl in the reward": case("grpo", kl=IN_REWARD),
+    "grpo, k2 in the loss, bypass": case("grpo", kl={"kind": "k2", "coefficient": 0.1}, train=BYPASS),
+    "grpo, entropy": case("grpo", entropy={"coefficient": 0.01}),
+    "grpo, teacher too": case("grpo", teacher={**TEACHER, "weight": 0.3}),
+    "dr_grpo": case("dr_grpo", loss={"constant_denominator": 30}, train=BYPASS),
+    "dapo": case("dapo", train=BYPASS),
+    "gspo": case("gspo", loss={"clip_low": 0.02, "clip_high": 0.02}, train=BYPASS),
+    "gspo, corrected": case("gspo", loss={"clip_low": 0.02, "clip_high": 0.02}, corrections=CORRECTIONS),
+    "sequence ratio, cispo": case("cispo", loss={"ratio": "sequence", "denominator": "group"}, train=BYPASS),
+    "cispo": case("cispo", loss={"ratio_low": 0.8, "ratio_high": 1.2}, train=BYPASS),
+    "sapo": case("sapo", train=BYPASS),
+    "dppo": case("dppo", loss={"max_divergence_low": 0.01, "max_divergence_high": 0.01}),
+    "dppo, kl": case("dppo", loss={"divergence": "kl", "max_divergence_low": 0.01, "max_divergence_high": 0.01}),
+    "drpo": case("drpo", loss={"delta": 0.5}),
+    "rloo": case("rloo", train=BYPASS),
+    "lite_ppo": case("lite_ppo"),
+    "scalerl": case("scalerl", train=BYPASS),
+    "maxrl": case("maxrl"),
+    "otb": case("otb"),
+    "reinforce_pp": case("reinforce_pp", kl=IN_REWARD),
+    "reinforce_pp, baseline": case("reinforce_pp", advantage={"baseline": "group", "discount": 0.95}),
+    "ppo": case("ppo", advantage={"discount": 0.98, "gae_lambda": 0.9, "value_clip": 0.0}),
+    "ppo, kl in the reward": case("ppo", kl=IN_REWARD, advantage={"std": "none"}, train=BYPASS),
+    "distillation, sampled": case("distillation", teacher=TEACHER),
+    "distillation, top_k": case("distillation", teacher={**TEACHER, "estimator": "top_k", "top_k": 5}),
+    "distillation, forward": case(
+        "distillation",
+        teacher={**TEACHER, "estimator": "top_k", "top_k": 5, "direction": "forward"},
+        corrections={"weight": {"level": "geometric"}},
     ),
-    "grpo, kl in the reward": Case(GRPOLossConfig(kl=IN_REWARD)),
-    "dr_grpo": Case(DrGRPOLossConfig(kind="dr_grpo", constant_denominator=30), train={"old_log_probs": "rollout"}),
-    "dapo": Case(DAPOLossConfig(kind="dapo"), train={"old_log_probs": "rollout"}),
-    "gspo": Case(GSPOLossConfig(kind="gspo", clip_low=0.02, clip_high=0.02), train={"old_log_probs": "rollout"}),
-    "cispo": Case(CISPOLossConfig(kind="cispo", ratio_low=0.8, ratio_high=1.2), train={"old_log_probs": "rollout"}),
-    "rloo": Case(RLOOLossConfig(kind="rloo"), train={"old_log_probs": "rollout"}),
-    "reinforce_pp": Case(ReinforcePlusPlusLossConfig(kind="reinforce_pp", kl=IN_REWARD)),
-    "reinforce_pp, baseline": Case(ReinforcePlusPlusLossConfig(kind="reinforce_pp", baseline=True)),
-    "ppo": Case(PPOLossConfig(kind="ppo", discount=0.98, gae_lambda=0.9, critic=CriticConfig(value_clip=0.0))),
-    "ppo, kl in the reward": Case(
-        PPOLossConfig(kind="ppo", kl=IN_REWARD, normalize_advantages=False), train={"old_log_probs": "rollout"}
-    ),
-    "distillation, sampled": Case(DistillationLossConfig(kind="distillation", teacher="t")),
-    "distillation, top_k": Case(DistillationLossConfig(kind="distillation", teacher="t", estimator="top_k", top_k=5)),
-    "distillation, forward": Case(
-        DistillationLossConfig(kind="distillation", teacher="t", estimator="top_k", top_k=5, direction="forward"),
-        CorrectionsConfig(weight=WeightCorrection(level="geometric")),
-    ),
-    "sft": Case(SFTLossConfig(kind="sft")),
-    "dpo": Case(DPOLossConfig(kind="dpo", beta=0.3, label_smoothing=0.1)),
+    "sft": Case(Algorithm.model_validate({"loss": {"kind": "sft"}})),
+    "dpo": Case(Algorithm.model_validate({"loss": {"kind": "dpo", "beta": 0.3, "label_smoothing": 0.1}})),
 }  # fmt: skip
 
 
-def samples_for(loss: LossConfig) -> list[Sample]:
+def samples_for(algorithm: Algorithm) -> list[Sample]:
     """Nine samples of three prompts: sampled near the policy (0.2 nats off), or reference answers, preferred or not."""
     samples = rewarded(make_groups(3, 3, seed=3), seed=1)
-    if not loss.trains_on_completions:
+    if not algorithm.loss.trains_on_completions:
         return [as_reference_answer(s, reward=float(i % 3 == 0)) for i, s in enumerate(samples)]
     scored = score(samples)
     rng = np.random.default_rng(4)
@@ -105,7 +107,7 @@ def as_reference_answer(sample: Sample, *, reward: float) -> Sample:
 
 def score(samples: Sequence[Sample]) -> list[np.ndarray]:
     """By the model that ``trainer_of`` trains."""
-    trainer = NativeTrainer(tiny_model("qwen3"), TrainConfig(), GRPOLossConfig(), total_steps=1)
+    trainer = NativeTrainer(tiny_model("qwen3"), TrainConfig(), total_steps=1)
     return trainer.score(samples)
 
 
@@ -115,16 +117,14 @@ def trainer_of(case: Case, **train: object) -> NativeTrainer:
     The weights stay as they are, unless a learning rate is given.
     """
     settings = {"learning_rate": 0.0, "max_grad_norm": 1e9, "micro_batch_tokens": 10_000}
-    is_distillation = isinstance(case.loss, DistillationLossConfig)
     trainer = NativeTrainer(
         tiny_model("qwen3"),
         TrainConfig(**settings | dict(case.train) | train),
-        case.loss,
-        corrections=case.corrections,
+        case.algorithm,
         total_steps=10,
-        reference=tiny_model("qwen3", seed=1) if case.loss.needs_reference else None,
+        reference=tiny_model("qwen3", seed=1) if case.algorithm.needs_reference else None,
         teacher=Teacher(tiny_model("qwen3", seed=2), vocab_limit=VOCAB)
-        if is_distillation
+        if case.algorithm.teacher is not None
         else None,
     )
     if trainer.critic is not None:
@@ -140,7 +140,7 @@ def gradients_of(
 ) -> tuple[dict[str, torch.Tensor], TrainMetrics]:
     """(gradient by name, a critic's among them; metrics) of one step."""
     trainer = trainer_of(case, **train)
-    metrics = train_on(trainer, samples_for(case.loss) if samples is None else samples)
+    metrics = train_on(trainer, samples_for(case.algorithm) if samples is None else samples)
     found = {name: p.grad for name, p in trainer.model.named_parameters()}
     if trainer.critic is not None:
         found |= {f"critic.{n}": p.grad for n, p in trainer.critic.model.named_parameters()}
@@ -151,7 +151,7 @@ def check_gradient(
     case: Case, gradient: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
 ) -> None:
     """To 1e-6 per tensor, or as one vector if the terms of two answers to one prompt cancel."""
-    if isinstance(case.loss, DPOLossConfig):
+    if case.algorithm.loss.compares_answers:
         GRADIENT_NORM.check(gradient, expected)
         FP32_MODEL_GRADIENT.check(gradient, expected)
     else:

@@ -1,7 +1,7 @@
 """The tables of a recipe that make an algorithm, and what they need together."""
 
-from collections.abc import Iterator
-from typing import Literal, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -12,6 +12,8 @@ from zerogap.algorithms.corrections import CorrectionsConfig
 from zerogap.algorithms.denominators import Denominator
 from zerogap.algorithms.kl import KLConfig
 from zerogap.algorithms.losses import ClipLoss, DPOLoss, Loss, LossConfig, PolicyLoss
+from zerogap.algorithms.presets import presets
+from zerogap.errors import ConfigError
 from zerogap.section import Section
 
 
@@ -80,6 +82,25 @@ class Algorithm(Section):
     def of(cls, tables: AlgorithmTables) -> "Algorithm":
         """The algorithm of a recipe."""
         return cls(**{name: getattr(tables, name) for name in cls.model_fields})
+
+    @classmethod
+    def preset(cls, name: str, **tables: Mapping[str, Any]) -> "Algorithm":
+        """A published algorithm, changed by the given tables: ``Algorithm.preset("gspo", loss={"clip_low": 1e-3})``.
+
+        The preset's other tables (``sampling_policy``) are the run's and not part of an ``Algorithm``.
+
+        Raises:
+            ConfigError: there is no such preset.
+            ValidationError: a table has unknown keys or wrong values.
+        """
+        if (found := presets().get(name)) is None:
+            msg = f"{name!r}: no such preset; the presets are {', '.join(presets())}"
+            raise ConfigError(msg)
+        own = {table: keys for table, keys in found.items() if table in cls.model_fields}
+        for table, keys in tables.items():
+            is_another = "kind" in keys and keys["kind"] != own.get(table, {}).get("kind")
+            own[table] = dict(keys) if is_another else {**own.get(table, {}), **keys}
+        return cls.model_validate(own)
 
     def problems(self) -> Iterator[str]:
         """Tables that exclude each other."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from zerogap.algorithms._shapes import Bool, Float, Int, Tensor
+from zerogap.algorithms._shapes import Float, Int, Tensor
 from zerogap.algorithms.finite import MAX_LOG_RATIO, name_by_index
 from zerogap.algorithms.per_sample import sample_means
 
@@ -63,7 +63,7 @@ def policy_ratio(
     log_ratio_T = log_probs_T - old_log_probs_T
     if level == "token":
         return log_ratio_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    everywhere_T: Bool[Tensor, T] = sample_T == sample_T
+    everywhere_T = sample_T == sample_T
     of_sample_T = sample_means(
         log_ratio_T.detach(), everywhere_T, sample_T, sample_len_T, name_token
     )

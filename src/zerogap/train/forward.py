@@ -17,6 +17,7 @@ from zerogap.kernels import (
     PackedLayout,
     log_probs,
     log_probs_of,
+    log_probs_with_squares,
     packed_attention,
     to_device,
     to_host,
@@ -149,6 +150,23 @@ def scores(
     for batch in batches:
         log_probs_R, _ = score_micro_batch(model, batch, samples, compute=compute)
         yield batch, to_host(log_probs_R)
+
+
+@torch.no_grad()
+def square_sums(
+    model: CausalLM,
+    batches: Iterable[MicroBatch],
+    samples: Sequence[Sample],
+    *,
+    compute: Compute = PLAIN,
+) -> Iterator[tuple[MicroBatch, np.ndarray]]:
+    """Each micro-batch with the sum of squared probabilities at its targets, float32 [R], without gradient."""
+    for batch in batches:
+        inputs = forward_to_head(model, batch, samples, compute=compute)
+        *_, squares_U = log_probs_with_squares(
+            inputs.hidden_UD, model.head, inputs.target_U, inputs.temperature_U, compute=compute
+        )
+        yield batch, to_host(squares_U.index_select(0, inputs.place_R))
 
 
 def _distinct(

@@ -1,6 +1,8 @@
 """The advantages, one class a kind. A new one is a file here and an entry in ``ADVANTAGES``."""
 
-from typing import TYPE_CHECKING, Annotated, Union
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -30,7 +32,7 @@ ADVANTAGES: dict[str, type[AdvantageConfig]] = {
 if TYPE_CHECKING:
     AnyAdvantage = AdvantageConfig
 else:
-    AnyAdvantage = Annotated[tuple(ADVANTAGES.values()), Field(discriminator="kind")]
+    AnyAdvantage = Annotated[reduce(or_, ADVANTAGES.values()), Field(discriminator="kind")]
 
 __all__ = [
     "ADVANTAGES",

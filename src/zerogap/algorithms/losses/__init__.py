@@ -1,6 +1,8 @@
 """The losses, one class a kind. A new one is a file here and an entry in ``LOSSES``."""
 
-from typing import TYPE_CHECKING, Annotated, Union
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -29,7 +31,7 @@ LOSSES: dict[str, type[Loss]] = {
 if TYPE_CHECKING:
     LossConfig = Loss
 else:
-    LossConfig = Annotated[tuple(LOSSES.values()), Field(discriminator="kind")]
+    LossConfig = Annotated[reduce(or_, LOSSES.values()), Field(discriminator="kind")]
 
 __all__ = [
     "LOSSES",
