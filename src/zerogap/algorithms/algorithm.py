@@ -1,7 +1,7 @@
 """The tables of a recipe that make an algorithm, and what they need together."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -45,6 +45,7 @@ class TeacherConfig(Section):
         return self.estimator == "top_k"
 
 
+@runtime_checkable
 class AlgorithmTables(Protocol):
     """What has the tables: an ``Algorithm``, or a whole recipe."""
 
