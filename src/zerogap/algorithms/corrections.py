@@ -71,6 +71,9 @@ class MaskCorrection(Section):
 class CorrectionsConfig(Section):
     """All off by default: with exact numerics and fresh samples every weight would be 1."""
 
+    auto: bool = True
+    """Without weight, mask and veto: switch on importance weights, truncated at 2, if samples may come from another policy than
+    the trainer's (rollout.lag, numerics = "fast", another engine or precision); false: train on such samples as they are."""
     weight: WeightCorrection | None = None
     """Importance weights; none: all are 1."""
     mask: MaskCorrection | None = None

@@ -10,12 +10,15 @@ from zerogap.algorithms import (
     AnyAdvantage,
     ClipLoss,
     CorrectionsConfig,
+    DPPOLoss,
+    DRPOLoss,
     EntropyConfig,
     GroupAdvantage,
     KLConfig,
     LossConfig,
     MaxRLAdvantage,
     TeacherConfig,
+    WeightCorrection,
     algorithm_problems,
 )
 from zerogap.config.data import DataConfig, PromptConfig
@@ -93,8 +96,37 @@ class RunConfig(Section):
 
     @property
     def algorithm(self) -> Algorithm:
-        """The tables that decide a step's gradient."""
-        return Algorithm.of(self)
+        """The tables that decide a step's gradient, with the corrections that apply."""
+        return Algorithm.of(self).model_copy(update={"corrections": self.applied_corrections})
+
+    @property
+    def open_sources(self) -> tuple[str, ...]:
+        """The settings by which samples may come from another policy than the trainer's; () if none."""
+        engine, sources = self.engine, []
+        if self.rollout.lag:
+            sources.append(f"rollout.lag = {self.rollout.lag}")
+        if engine.backend != "zerogap":
+            sources.append(f"engine.backend = {engine.backend!r}")
+        if engine.dtype not in (None, self.model.dtype):
+            sources.append(f"engine.dtype = {engine.dtype!r}")
+        if self.numerics == "fast":
+            sources.append('numerics = "fast"')
+        return tuple(sources) if self.loss.trains_on_completions else ()
+
+    @property
+    def has_default_corrections(self) -> bool:
+        """Whether importance weights are on that the recipe does not name: samples may be off-policy, and nothing corrects."""
+        is_bypass = self.train.old_log_probs == "rollout"
+        is_chosen = self.corrections.needs_old_log_probs or not self.corrections.auto
+        uses_sampler = isinstance(self.loss, (DPPOLoss, DRPOLoss))
+        return bool(self.open_sources) and not (is_bypass or is_chosen or uses_sampler)
+
+    @property
+    def applied_corrections(self) -> CorrectionsConfig:
+        """The recipe's corrections, or the default ones."""
+        if not self.has_default_corrections:
+            return self.corrections
+        return self.corrections.model_copy(update={"weight": WeightCorrection()})
 
     @property
     def evaluate_sampling(self) -> SamplingConfig:

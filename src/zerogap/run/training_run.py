@@ -38,6 +38,7 @@ from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
+    describe_corrections,
     describe_failures,
     describe_missing_signal,
     describe_sharing,
@@ -92,8 +93,10 @@ class TrainingRun:
         torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
-        if warning := warning_of_truncation(self.config.rollout.sampling.params()):
-            self._console.print(warning)
+        sampling = self.config.rollout.sampling.params()
+        for line in (warning_of_truncation(sampling), describe_corrections(self.config)):
+            if line is not None:
+                self._console.print(line)
         self.components = Components(self.config, policy, say=self._say)
         self._open.callback(lambda: self.components.serving.close())
         self.workload = self._open.enter_context(Workload(self.config, policy))
