@@ -31,9 +31,16 @@ class Gathered:
     drawn: Rollouts
     """All samples, for statistics."""
     trained: Rollouts
-    """The samples that train."""
+    """The groups that train."""
     note: str = ""
     """A message for the user; may be empty."""
+
+    @property
+    def not_trained(self) -> Rollouts:
+        """The other groups: without a signal, or surplus."""
+        items = {n: item for n, item in self.drawn.items.items() if n not in self.trained.items}
+        groups = tuple(group for group in self.drawn.groups if group.group_id in items)
+        return Rollouts(groups=groups, items=items)
 
 
 Gatherer = Callable[[int, StepMetrics], Gathered]
