@@ -115,7 +115,7 @@ class CompletionGatherer:
         if found.is_without_signal:
             kept = "the step keeps the first groups, without shaping"
         return (
-            f"step {step}: after {found.num_rounds} rounds, only {found.num_with_signal} of {self.num_prompts} groups have {have[dynamic.signal]}, "
+            f"step {step}: after {found.num_rounds} round{'' if found.num_rounds == 1 else 's'}, only {found.num_with_signal} of {self.num_prompts} groups have {have[dynamic.signal]}, "
             f"and {kept}; to get more, try harder or easier prompts, larger groups or a higher "
             "sampling_policy.dynamic_sampling.max_rounds or over_sampling"
         )
