@@ -147,11 +147,11 @@ class TrainingRun:
                 self._finish_audit(audit, gathered.trained, trained, metrics)
             except NumericsError as error:
                 self.workload.stream.load_state_dict(prompts_before)
-                self._give_up(step, gathered.trained, error)
+                self._give_up(step, gathered, error)
                 raise
             self._publish(step)
             if self._is_due(self.config.obs.rollouts_every, step):
-                self._save_rollouts(step, gathered.trained, trained)
+                self._save_rollouts(step, gathered, trained)
             if self._is_due(self.config.evaluate.every, step):
                 self._evaluate(metrics)
             metrics.add_all(self._oversight.observe(step, metrics.reduce()))
@@ -239,28 +239,33 @@ class TrainingRun:
             self.files.versions.write(version_line(step, published.fingerprint, settings))
             self.engine.resume_memory_occupation()
 
-    def _save_rollouts(self, step: int, rollouts: Rollouts, trained: TrainMetrics | None) -> None:
+    def _save_rollouts(self, step: int, gathered: Gathered, trained: TrainMetrics | None) -> None:
         columns = (
             {} if trained is None else {"old_log_probs": np.concatenate(trained.old_log_probs)}
         )
         notes = {
             name: {"item_id": item.item_id, "question": item.question, "answer": item.answer}
-            for name, item in rollouts.items.items()
+            for name, item in gathered.drawn.items.items()
         }
         with self.files.spans.span("save_rollouts"):
+            if others := gathered.not_trained.samples:
+                save_rollouts(self.folder.not_trained(step), others, notes=notes)
             save_rollouts(
-                self.folder.rollouts(step), rollouts.samples, notes=notes, trainer_columns=columns
+                self.folder.rollouts(step),
+                gathered.trained.samples,
+                notes=notes,
+                trainer_columns=columns,
             )
 
     def _is_due(self, every: int, step: int) -> bool:
         return every > 0 and (step % every == 0 or step == self.config.run.steps)
 
-    def _give_up(self, step: int, rollouts: Rollouts, error: NumericsError) -> None:
+    def _give_up(self, step: int, gathered: Gathered, error: NumericsError) -> None:
         """After a number that is not finite: save the step's rollouts, and the step before it if its weights are intact."""
         self._oversight.failed(step, error)
         if self.config.obs.rollouts_every:
             # Even if they are not due: the command that the alarm suggests reads them.
-            self._save_rollouts(step, rollouts, None)
+            self._save_rollouts(step, gathered, None)
         if self.components.trainer.is_inconsistent:
             self._console.print(
                 f"step {step} failed after the first of its updates, so the weights are inconsistent and are not saved; "
