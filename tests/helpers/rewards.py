@@ -1,4 +1,4 @@
-"""Rewards of many completions at once."""
+"""Rewards of many completions at once, each of a prompt of its own."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ def results_of(rewards: Rewards, requests: list[RewardRequest]) -> list:
     """In order."""
 
     async def together() -> list:
-        return await asyncio.gather(*map(rewards.reward, requests))
+        answers = await asyncio.gather(*(rewards.reward([request]) for request in requests))
+        return [result for answer in answers for result in answer]
 
     return run_async(together())

@@ -38,6 +38,14 @@ TREE = st.builds(
     reward=st.one_of(
         st.just({"kind": "exact"}),
         st.builds(lambda params: {"kind": "import", "function": "m.n:f", "params": params}, PARAMS),
+        st.dictionaries(
+            st.from_regex(r"[a-z_]{1,9}", fullmatch=True),
+            table(weight=st.floats(0.1, 9), normalize=st.sampled_from(["none", "group"])).map(
+                lambda keys: {"kind": "exact", **keys}
+            ),
+            min_size=1,
+            max_size=3,
+        ).map(lambda parts: {"kind": "weighted_sum", "parts": parts}),
     ),
     rollout=table(
         prompts_per_step=st.integers(1, 9), group_size=st.integers(2, 9), sampling=SAMPLING

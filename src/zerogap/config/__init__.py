@@ -45,6 +45,7 @@ from zerogap.config.reward import (
     SingleReward,
     TaskReward,
     WeightedSumReward,
+    reward_parts,
     single_rewards,
 )
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
@@ -96,5 +97,6 @@ __all__ = [
     "WatchConfig",
     "WeightCorrection",
     "WeightedSumReward",
+    "reward_parts",
     "single_rewards",
 ]

@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails
 from zerogap.config.run import RunConfig
 from zerogap.errors import ConfigError
 
-
 ANY_NAME = "NAME"
 """Stands in a key for a name that the user gives to a table."""
 

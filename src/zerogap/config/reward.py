@@ -143,6 +143,11 @@ SingleReward = (
 RewardConfig = Annotated[SingleReward | WeightedSumReward, Field(discriminator="kind")]
 
 
+def reward_parts(config: RewardConfig) -> Mapping[str, RewardPart]:
+    """Weight and normalization of the parts of a weighted sum, by name; empty for another reward."""
+    return config.parts if isinstance(config, WeightedSumReward) else {}
+
+
 def single_rewards(config: RewardConfig) -> Mapping[str, SingleReward]:
     """The rewards that a section computes, by their dotted keys."""
     if isinstance(config, WeightedSumReward):

@@ -11,7 +11,7 @@ from zerogap.config.engine import EngineConfig
 from zerogap.config.loss import GRPOLossConfig, LossConfig
 from zerogap.config.model import ModelSection
 from zerogap.config.monitoring import LedgerConfig, MismatchConfig, ObsConfig, WatchConfig
-from zerogap.config.reward import RewardConfig, WeightedSumReward, single_rewards
+from zerogap.config.reward import RewardConfig, reward_parts, single_rewards
 from zerogap.config.rollout import EvaluateConfig, RolloutConfig, SamplingConfig
 from zerogap.config.section import Section
 from zerogap.config.train import TrainConfig
@@ -96,12 +96,11 @@ class RunConfig(Section):
                 and getattr(self.data, "answer_field", "") is None
             ):
                 yield f'{key}.kind = {reward.kind!r}: it compares with a reference answer, and data.answer_field is none; name the field, or set {key}.kind = "import"'
-        if not isinstance(self.reward, WeightedSumReward):
-            return
-        if getattr(self.loss, "overlong", None) is not None and "overlong" in self.reward.parts:
+        parts = reward_parts(self.reward)
+        if getattr(self.loss, "overlong", None) is not None and "overlong" in parts:
             yield "reward.parts.overlong: loss.overlong adds a part of this name; rename yours, or remove one of the two"
         if not self.loss.compares_within_group:
-            for name, part in self.reward.parts.items():
+            for name, part in parts.items():
                 if part.normalize == "group":
                     yield f'reward.parts.{name}.normalize = "group": loss.kind = {self.loss.kind!r} does not compare completions of one prompt; remove the key, or choose a loss that does, such as "grpo"'
 

@@ -14,6 +14,7 @@ from zerogap.obs.metrics import (
     AlarmKind,
     Metric,
     StepMetrics,
+    is_reward_part,
     metric,
 )
 from zerogap.obs.progress import Phase, Progress
@@ -39,6 +40,7 @@ __all__ = [
     "StepMetrics",
     "TensorBoardSink",
     "format_duration",
+    "is_reward_part",
     "metric",
     "monotonic_s",
     "read_jsonl",

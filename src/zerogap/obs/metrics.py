@@ -6,6 +6,7 @@ never 0, never NaN.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,6 +14,8 @@ from typing import Literal, get_args
 from zerogap.errors import NumericsError
 from zerogap.types import Outcome
 
+_REWARD_PART = re.compile(r"reward/.+/mean")
+"""The mean of one named part of the reward; recipes and reward functions choose the names."""
 Reducer = Literal["mean", "max", "min", "sum", "last"]
 GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
 """The sources of the gap, in the order of the ledger's stages."""
@@ -36,12 +39,17 @@ def metric(name: str) -> Metric:
     Raises:
         KeyError: the name is not declared.
     """
-    if name.startswith("reward/part/") and name.endswith("/mean"):
+    if is_reward_part(name):
         return Metric(name, "mean", "mean of one named part of the reward over valid samples")
     if name not in METRICS:
         msg = f"metric {name!r} is not declared; add it to zerogap.obs.metrics"
         raise KeyError(msg)
     return METRICS[name]
+
+
+def is_reward_part(name: str) -> bool:
+    """Whether the metric is the mean of a named part of the reward."""
+    return _REWARD_PART.fullmatch(name) is not None
 
 
 class StepMetrics:
@@ -248,4 +256,4 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
 )  # fmt: skip
 
 METRICS: dict[str, Metric] = {declared.name: declared for declared in _declare()}
-"""Declared name -> metric; ``metric`` also knows ``reward/part/<name>/mean``."""
+"""Declared name -> metric; ``metric`` also knows ``reward/<name>/mean``."""

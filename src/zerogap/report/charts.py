@@ -1,15 +1,26 @@
 """The charts of a report."""
 
-from zerogap.obs import GAP_SOURCES, metric
+from zerogap.obs import GAP_SOURCES, is_reward_part, metric
 from zerogap.report.curves import Chart, draw_chart
 from zerogap.report.data import RunData
 from zerogap.report.plot import Form, Series
 from zerogap.report.scales import FLOAT32_EPSILON, ZERO_BAND, ZeroLogScale
 
+_NUM_COLOURS = 5
+"""Of the page's palette."""
+
 
 def draw_charts(run: RunData) -> list[Chart]:
     """The charts that have at least one point, in reading order."""
-    charts = [_reward(run), _gap(run), _sources(run), _speed(run), _time(run), *_single(run)]
+    charts = [
+        _reward(run),
+        _reward_parts(run),
+        _gap(run),
+        _sources(run),
+        _speed(run),
+        _time(run),
+        *_single(run),
+    ]
     return [chart for chart in charts if chart is not None]
 
 
@@ -19,6 +30,21 @@ def _reward(run: RunData) -> Chart | None:
     return draw_chart(
         "Reward", caption, [training, _series(run, "eval/reward/mean", "held-out", 2, "points")]
     )
+
+
+def _reward_parts(run: RunData) -> Chart | None:
+    names = list(dict.fromkeys(n for entry in run.entries for n in entry if is_reward_part(n)))
+    shown, others = names[:_NUM_COLOURS], names[_NUM_COLOURS:]
+    rest = f" metrics.jsonl also has {', '.join(map(_part, others))}." if others else ""
+    return draw_chart(
+        "Parts of the reward",
+        f"Mean of each part over the step's valid samples, without its weight.{rest}",
+        [_series(run, name, _part(name), slot) for slot, name in enumerate(shown, start=1)],
+    )
+
+
+def _part(name: str) -> str:
+    return name.removeprefix("reward/").removesuffix("/mean")
 
 
 def _gap(run: RunData) -> Chart | None:

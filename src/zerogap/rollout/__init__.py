@@ -12,6 +12,7 @@ from zerogap.rollout.environment import Environment, Session, SingleTurn
 from zerogap.rollout.generator import Generator
 from zerogap.rollout.rewards import (
     DirectRewards,
+    GroupRewardFunction,
     RewardFunction,
     RewardRequest,
     RewardResult,
@@ -20,6 +21,7 @@ from zerogap.rollout.rewards import (
 from zerogap.rollout.shaping import Shaping, by_completion_len
 from zerogap.rollout.statistics import add_rollout_metrics
 from zerogap.rollout.storage import load_rollouts, save_rollouts
+from zerogap.rollout.weighted_rewards import WeightedPart, WeightedRewards
 from zerogap.rollout.worker_rewards import WorkerRewards
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "DynamicRollouts",
     "Environment",
     "Generator",
+    "GroupRewardFunction",
     "RewardFunction",
     "RewardRequest",
     "RewardResult",
@@ -38,6 +41,8 @@ __all__ = [
     "Session",
     "Shaping",
     "SingleTurn",
+    "WeightedPart",
+    "WeightedRewards",
     "WorkerRewards",
     "add_rollout_metrics",
     "build_rewards",

@@ -5,7 +5,6 @@ Replies are ids, never text: what the policy drew is never decoded and encoded a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -102,7 +101,7 @@ class Environment(Protocol):
 
 
 class SingleTurn:
-    """The environment of prompts with one answer: it sends no reply and rewards each answer by itself."""
+    """The environment of prompts with one answer: it sends no reply, and the group's answers are rewarded together."""
 
     def __init__(self, encode: Callable[[PromptItem], Sequence[int]], rewards: Rewards) -> None:
         """Keep what every prompt uses; the builder of ``rewards`` closes them."""
@@ -117,7 +116,7 @@ class SingleTurn:
 
     async def reward(
         self, item: PromptItem, samples: Sequence[Sample]
-    ) -> list[RewardResult | RewardFailed]:
+    ) -> Sequence[RewardResult | RewardFailed]:
         """See ``Environment``."""
         asked = [RewardRequest(completion=s.text, item=item, sample=s) for s in samples]
-        return await asyncio.gather(*map(self._rewards.reward, asked))
+        return await self._rewards.reward(asked)

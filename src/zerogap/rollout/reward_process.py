@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Pipe
 from typing import Any
 
 from zerogap.errors import ConfigError, RewardFailed
+from zerogap.rollout.reward_source import RewardSource
 from zerogap.rollout.rewards import RewardRequest, RewardResult
 
 _START_TIMEOUT_S = 120.0
@@ -24,9 +26,9 @@ _NOTHING = object()
 class RewardProcess:
     """One process and the pipe to it. Only one thread at a time may use it; ``end`` works from any thread."""
 
-    def __init__(self, function: str, params: dict[str, Any]) -> None:
+    def __init__(self, source: RewardSource) -> None:
         self._connection, theirs = Pipe()
-        self._function = function
+        self._source = source
         self.is_dead = False
         self._ending = threading.Lock()
         command = [
@@ -41,35 +43,41 @@ class RewardProcess:
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
         )
         theirs.close()
-        self._send(([*sys.path, os.getcwd()], function, params))
+        self._send(([*sys.path, os.getcwd()], source))
 
     def wait_until_ready(self) -> None:
         """Block until the function is imported.
 
         Raises:
-            ConfigError: the function cannot be imported.
+            ConfigError: the function cannot be imported, or not be called with what it would get.
         """
-        problem = f"the process did not answer within {_START_TIMEOUT_S} s"
+        problem = f"the process did not answer within {_START_TIMEOUT_S} s; import less, or what answers sooner"
         if self._connection.poll(_START_TIMEOUT_S):
             problem = self._receive()
         if problem is _NOTHING:
-            problem = "the process ended while importing it"
+            problem = (
+                "the process ended while importing it; import it with Python by hand to see why"
+            )
         if problem is not None:
             self.end()
-            msg = f"reward function {self._function} cannot be used in a worker process: {problem}; name it as module:function, importable from the working directory"
+            msg = f"reward function {self._source.function} cannot be used in a worker process: {problem}"
             raise ConfigError(msg)
 
-    def answer(self, request: RewardRequest, *, timeout_s: float) -> RewardResult | RewardFailed:
-        """The reward of a completion, or why there is none. Ends the process if it does not answer in time."""
-        self._send(request)
+    def answer(
+        self, requests: Sequence[RewardRequest], *, timeout_s: float
+    ) -> list[RewardResult | RewardFailed]:
+        """The rewards of completions of one prompt, or why there are none. Ends the process if it does not answer in time."""
+        self._send(requests)
         if not self._connection.poll(timeout_s):
             self.end()
-            return RewardFailed(f"the reward function took longer than {timeout_s} s")
-        result = self._receive()
-        if result is _NOTHING:
+            why = f"the reward function took longer than {timeout_s} s"
+            return [RewardFailed(why)] * len(requests)
+        results = self._receive()
+        if results is _NOTHING:
             self.end()
-            return RewardFailed("the reward function ended its process (out of memory, or a crash)")
-        return result
+            why = "the reward function ended its process (out of memory, or a crash)"
+            return [RewardFailed(why)] * len(requests)
+        return results
 
     def end(self) -> None:
         """End this process and its children at once. A thread that waits for its answer gets a RewardFailed.

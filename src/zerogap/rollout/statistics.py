@@ -34,4 +34,4 @@ def _add_rewards(metrics: StepMetrics, samples: Sequence[Sample]) -> None:
         metrics.add("reward/std", statistics.pstdev(rewards))
     for sample in samples:
         for name, part in sample.reward_parts.items():
-            metrics.add(f"reward/part/{name}/mean", part)
+            metrics.add(f"reward/{name}/mean", part)

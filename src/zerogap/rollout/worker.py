@@ -1,23 +1,23 @@
 """A process that computes rewards for ``WorkerRewards``: ``python -m zerogap.rollout.worker FD PARENT``.
 
-Talks over one inherited socket. The first message in is ``(sys.path, "module:function", params)``; the answer is None
-once the function is imported, else why it cannot be. Then each ``RewardRequest`` gets a ``RewardResult`` or
-``RewardFailed``. The process ends when the socket closes or the parent is gone.
+Talks over one inherited socket. The first message in is ``(sys.path, RewardSource)``; the answer is None once the function
+is imported and can be called, else why not. Then each list of ``RewardRequest`` of one prompt gets a list of
+``RewardResult`` or ``RewardFailed``. The process ends when the socket closes or the parent is gone.
 
 The function runs in the main thread, so that it may use signals.
 """
 
-import functools
-import importlib
 import os
 import sys
 import threading
 import time
 from multiprocessing.connection import Connection
 
-from zerogap.rollout.rewards import RewardFunction, reward_or_failure
+from zerogap.errors import ConfigError
+from zerogap.rollout.reward_source import RewardSource
 
 _PARENT_CHECK_S = 1.0
+_HOW_TO_NAME = "name it as module:function, importable from the working directory"
 
 
 def main() -> None:
@@ -32,23 +32,20 @@ def main() -> None:
 
 
 def _serve(connection: Connection) -> None:
-    path, function_path, params = connection.recv()
+    path, source = connection.recv()
+    assert isinstance(source, RewardSource)
     sys.path[:] = path
     try:
-        function = load_function(function_path)
+        rewards = source.load()
+    except ConfigError as error:
+        connection.send(str(error))
+        return
     except Exception as error:  # noqa: BLE001 - importing a user's module may raise anything; the parent reports it
-        connection.send(f"{type(error).__name__}: {error}")
+        connection.send(f"{type(error).__name__}: {error}; {_HOW_TO_NAME}")
         return
     connection.send(None)
-    bound = functools.partial(function, **params)
     while True:
-        connection.send(reward_or_failure(bound, connection.recv()))
-
-
-def load_function(path: str) -> RewardFunction:
-    """The function that ``module:function`` names."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+        connection.send(rewards(connection.recv()))
 
 
 def _end_with(parent: int) -> None:

@@ -1,8 +1,9 @@
 """Rewards computed in processes of their own, with a deadline that always holds.
 
-If a function hangs, exhausts memory or crashes the interpreter, only its own sample loses its reward: the process is
-ended, the sample's outcome is verifier_failed, and a new process takes over. The deadline starts when a process begins
-with the completion, so waiting in line is never a timeout.
+If a function hangs, exhausts memory or crashes the interpreter, only the samples of this call lose their reward: the
+process is ended, their outcome is verifier_failed, and a new process takes over. A call has one completion, or those of
+one group if the function takes groups. The deadline starts when a process begins with the call, so waiting in line is
+never a timeout.
 
 Processes are plain children that import the function by its path. The interpreter starts them, not fork or
 multiprocessing's spawn: a fork copies torch's threads in an unusable state, and a spawn runs the user's main script
@@ -14,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from zerogap.errors import RewardFailed
 from zerogap.rollout.reward_process import RewardProcess
+from zerogap.rollout.reward_source import RewardSource, Takes
 from zerogap.rollout.rewards import RewardRequest, RewardResult
 
 
@@ -31,21 +33,23 @@ class WorkerRewards:
         function: str,
         *,
         params: Mapping[str, Any] | None = None,
+        takes: Takes = "completion",
         timeout_s: float,
         num_workers: int,
     ) -> None:
-        """Start the first process, to check that the function can be imported.
+        """Start the first process, to check that the function can be imported and called.
 
         Args:
             function: ``module:function``, importable with this process's ``sys.path``.
             params: keyword arguments of every call; picklable.
-            timeout_s: longest time for one completion.
+            takes: whether one call gets a completion or a group.
+            timeout_s: longest time for one call.
             num_workers: most processes at once; all but the first start only when there is work for them.
 
         Raises:
-            ConfigError: the function cannot be imported.
+            ConfigError: the function cannot be imported, or not be called with what it would get.
         """
-        self._start = (function, dict(params or {}))
+        self._source = RewardSource(function=function, params=dict(params or {}), takes=takes)
         self._timeout_s = timeout_s
         self._workers: list[RewardProcess] = []
         # Each busy process has a thread that waits for it.
@@ -53,12 +57,18 @@ class WorkerRewards:
         self._finalizer = weakref.finalize(self, _end_all, self._workers, self._threads)
         self._idle = [self._add_worker()]
 
-    async def reward(self, request: RewardRequest) -> RewardResult | RewardFailed:
-        """See ``Rewards``. A completion that kills its process or exceeds the deadline gives a RewardFailed."""
+    async def reward(self, requests: Sequence[RewardRequest]) -> list[RewardResult | RewardFailed]:
+        """See ``Rewards``. Requests whose call kills its process or exceeds the deadline get a RewardFailed."""
         if not self._finalizer.alive:
             msg = "these rewards are closed; build new ones"
             raise RewardFailed(msg)
-        task = _Task(request)
+        whole = [requests] if requests else []
+        calls = whole if self._source.takes == "group" else [[request] for request in requests]
+        answers = await asyncio.gather(*map(self._call, calls))
+        return [result for answer in answers for result in answer]
+
+    async def _call(self, requests: Sequence[RewardRequest]) -> list[RewardResult | RewardFailed]:
+        task = _Task(requests)
         answer = self._threads.submit(self._answer, task)
         try:
             return await asyncio.wrap_future(answer)
@@ -70,7 +80,7 @@ class WorkerRewards:
         """End the processes."""
         self._finalizer()
 
-    def _answer(self, task: _Task) -> RewardResult | RewardFailed:
+    def _answer(self, task: _Task) -> list[RewardResult | RewardFailed]:
         try:
             worker = self._idle.pop()
         except IndexError:
@@ -83,28 +93,29 @@ class WorkerRewards:
         return result
 
     def _add_worker(self) -> RewardProcess:
-        worker = RewardProcess(*self._start)
+        worker = RewardProcess(self._source)
         self._workers.append(worker)
         worker.wait_until_ready()
         return worker
 
 
 class _Task:
-    """A completion and the process that works on it."""
+    """The completions of one call and the process that works on them."""
 
-    def __init__(self, request: RewardRequest) -> None:
-        self._request = request
+    def __init__(self, requests: Sequence[RewardRequest]) -> None:
+        self._requests = requests
         self._worker: RewardProcess | None = None
         self._is_cancelled = False
         self._lock = threading.Lock()
 
-    def work(self, worker: RewardProcess, *, timeout_s: float) -> RewardResult | RewardFailed:
+    def work(self, worker: RewardProcess, *, timeout_s: float) -> list[RewardResult | RewardFailed]:
         """Wait for the answer."""
         with self._lock:
             if self._is_cancelled:
-                return RewardFailed("the caller no longer waits for this reward")
+                why = RewardFailed("the caller no longer waits for this reward")
+                return [why] * len(self._requests)
             self._worker = worker
-        result = worker.answer(self._request, timeout_s=timeout_s)
+        result = worker.answer(self._requests, timeout_s=timeout_s)
         with self._lock:
             self._worker = None
         return result

@@ -1,6 +1,6 @@
 """Builds the trainer and the step settings of a recipe, for a run and for the commands that recompute its steps."""
 
-from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig
+from zerogap.config import DistillationLossConfig, LossConfig, ModelSection, RunConfig, reward_parts
 from zerogap.errors import DataError, ModelError
 from zerogap.kernels import Gemm
 from zerogap.run.policy import Policy, load_policy
@@ -22,6 +22,7 @@ def build_trainer(config: RunConfig, policy: Policy, *, gemm: Gemm = "exact") ->
         corrections=config.corrections,
         reference=reference,
         teacher=_load_teacher(config.loss, policy),
+        reward_parts=reward_parts(config.reward),
     )
 
 

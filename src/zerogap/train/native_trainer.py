@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
+from zerogap.config.reward import RewardPart
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, DataError
 from zerogap.kernels import Compute, Gemm
@@ -62,6 +63,7 @@ class NativeTrainer:
         corrections: CorrectionsConfig = _NONE,
         reference: CausalLM | None = None,
         teacher: Teacher | None = None,
+        reward_parts: Mapping[str, RewardPart] | None = None,
     ) -> None:
         """A trainer at step 0.
 
@@ -74,10 +76,11 @@ class NativeTrainer:
             corrections: for samples that another policy drew.
             reference: the frozen initial policy; given exactly when ``loss.needs_reference``.
             teacher: given exactly when the loss is distillation.
+            reward_parts: of a weighted sum, by name.
         """
         check_models(loss, reference, teacher)
         self.model, self._config, self._loss = model, config, loss
-        self._total_steps = total_steps
+        self._total_steps, self._reward_parts = total_steps, dict(reward_parts or {})
         self._num_steps = 0
         self.is_inconsistent = False
         """See ``Trainer``."""
@@ -130,6 +133,7 @@ class NativeTrainer:
             vocab_limit=self.model.head.vocab_limit,
             step_number=self._num_steps,
             exact_version=exact_version,
+            reward_parts=self._reward_parts,
         )
 
     def step(

@@ -7,13 +7,14 @@ was rejected.
 Nothing here knows a model: ``Score`` makes the forward passes, in one process or in many. B samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from zerogap.algorithms import Corrections, correct_mismatch, loss_denominators
 from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.loss import DPOLossConfig, LossConfig, PPOLossConfig
+from zerogap.config.reward import RewardPart
 from zerogap.config.train import TrainConfig
 from zerogap.train.advantages import Advantages, Scored, decide_advantages
 from zerogap.train.old_log_probs import OldLogProbs, decide_old_log_probs, from_the_engine
@@ -30,6 +31,8 @@ from zerogap.train.requirements import (
 from zerogap.train.tokens import Score, StepTokens
 from zerogap.types import Sample
 
+_NO_PARTS: Mapping[str, RewardPart] = {}
+
 
 def plan_step(
     samples: Sequence[Sample],
@@ -41,6 +44,7 @@ def plan_step(
     vocab_limit: int,
     step_number: int,
     exact_version: int | None,
+    reward_parts: Mapping[str, RewardPart] = _NO_PARTS,
 ) -> StepPlan:
     """The plan of a step: a function of its arguments and of what ``score`` returns.
 
@@ -53,13 +57,14 @@ def plan_step(
         vocab_limit: ids at or past it do not exist.
         step_number: steps done before.
         exact_version: see ``Trainer.plan``.
+        reward_parts: of a weighted sum, by name.
 
     Raises:
         DataError: no sample trains, or one cannot be scored.
         NumericsError: a reward or a log-prob is not finite; names the sample.
     """
     who = take_part(samples, max_updates=config.updates_per_step, vocab_limit=vocab_limit)
-    tokens = StepTokens(tuple(samples), who)
+    tokens = StepTokens(tuple(samples), who, reward_parts)
     leaf_B = _leaves(tokens)
     # Advantages or corrections may need all of them; otherwise the first update's forward pass gives its own.
     is_needed_first = needs_old_first(loss, corrections)

@@ -3,13 +3,16 @@
 Letters: B samples, S all their tokens one after the other, R targets of a micro-batch, T tokens of one sample.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from zerogap.algorithms import combined_rewards
+from zerogap.config.reward import RewardPart
+from zerogap.errors import DataError
 from zerogap.train.metrics import Phase
 from zerogap.train.packing import MicroBatch
 from zerogap.train.participants import Participants
@@ -60,6 +63,8 @@ class StepTokens:
 
     samples: Sequence[Sample]
     who: Participants
+    reward_parts: Mapping[str, RewardPart] = field(default_factory=dict)
+    """Of a weighted sum, by name."""
 
     @cached_property
     def index(self) -> TokenIndex:
@@ -73,8 +78,33 @@ class StepTokens:
 
     @cached_property
     def rewards_B(self) -> np.ndarray:
-        """float64 [B]; NaN without one."""
+        """float64 [B], as advantages see them: with parts normalised that ask for it; NaN without one."""
+        if any(part.normalize == "group" for part in self.reward_parts.values()):
+            return self._combined_rewards()
         return np.array([np.nan if s.reward is None else s.reward for s in self.samples])
+
+    def _combined_rewards(self) -> np.ndarray:
+        """Parts of the sum, and what was added to it under other names. A name with "/" is within a part."""
+        found = {name for s in self.samples for name in s.reward_parts if "/" not in name}
+        parts = {name: RewardPart() for name in sorted(found)} | dict(self.reward_parts)
+        return combined_rewards(
+            {name: self._part(name) for name in parts},
+            {name: part.weight for name, part in parts.items()},
+            {name: part.normalize for name, part in parts.items()},
+            self.group_ids,
+            self.who.is_kept_B,
+        )
+
+    def _part(self, name: str) -> np.ndarray:
+        """float64 [B]; NaN for a sample that takes no part."""
+        values_B = np.full(len(self.samples), np.nan)
+        for i in np.flatnonzero(self.who.is_kept_B):
+            sample = self.samples[int(i)]
+            if name not in sample.reward_parts:
+                msg = f"rollout {sample.rollout_id}: its reward has no part {name!r}, only {list(sample.reward_parts)}, and advantages need the parts of every sample; score all samples by one recipe's rewards"
+                raise DataError(msg)
+            values_B[i] = sample.reward_parts[name]
+        return values_B
 
     @cached_property
     def num_loss_tokens_B(self) -> np.ndarray:

@@ -110,6 +110,8 @@ def test_all_problems_are_listed_together(recipe):
         ("--data.path=x", "belongs to another data.kind"),
         ("--data.kind=csv", 'set one of "jsonl", "parquet", "reasoning_gym", "builtin"'),
         ("--reward.kind=exac", "reward.kind = 'exac' (from --reward.kind): unknown kind"),
+        ("--reward.kind=weighted_sum", "reward.parts is missing and has no default"),
+        ("--reward.weight=1", "did you mean reward.parts.NAME.weight"),
         ("--train=3", "train = 3 (from --train): this is a table, not a value"),
         (
             "--rollout.sampling.stop=[1]",

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from zerogap.errors import NumericsError
-from zerogap.obs import GAP_SOURCES, METRICS, StepMetrics, metric
+from zerogap.obs import GAP_SOURCES, METRICS, StepMetrics, is_reward_part, metric
 from zerogap.types import Outcome
 
 PUBLIC = [
@@ -24,7 +24,10 @@ def test_names_that_outside_tools_rely_on_are_declared(name):
 
 
 def test_parts_of_a_reward_need_no_declaration_but_other_names_do():
-    assert metric("reward/part/format/mean").reducer == "mean"
+    assert metric("reward/format/mean").reducer == "mean"
+    assert metric("reward/mine/tags/mean").reducer == "mean"
+    assert is_reward_part("reward/format/mean")
+    assert not any(map(is_reward_part, METRICS))
     with pytest.raises(KeyError, match="not declared"):
         metric("reward/men")
     with pytest.raises(KeyError, match="not declared"):
@@ -75,6 +78,6 @@ def test_nan_is_refused_by_name():
 
 def test_the_order_is_the_declared_one():
     metrics = StepMetrics()
-    for name in ("step/time_s", "reward/part/a/mean", "reward/mean"):
+    for name in ("step/time_s", "reward/a/mean", "reward/mean"):
         metrics.add(name, 1.0)
-    assert list(metrics.reduce()) == ["reward/mean", "step/time_s", "reward/part/a/mean"]
+    assert list(metrics.reduce()) == ["reward/mean", "step/time_s", "reward/a/mean"]

@@ -42,3 +42,11 @@ def test_the_parts_of_a_step_add_up_to_its_time():
 def test_parts_that_exceed_the_whole_by_rounding_leave_no_negative_rest():
     drawn = charts(step_record(1, step__time_s=9.0 - 1e-9))["Time per step"]
     assert drawn.hover["rows"][-1]["text"] == ["0"]
+
+
+def test_parts_of_the_reward_have_a_chart_that_says_which_it_leaves_out():
+    parts = {f"reward__{name}__mean": 0.5 for name in ("right", "short", "c", "d", "e", "f")}
+    drawn = charts(step_record(1, **parts))["Parts of the reward"]
+    assert [key.label for key in drawn.keys] == ["right", "short", "c", "d", "e"]
+    assert drawn.caption.endswith("metrics.jsonl also has f.")
+    assert "Parts of the reward" not in charts(step_record(1))

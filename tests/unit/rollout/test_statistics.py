@@ -22,7 +22,7 @@ def test_failed_samples_count_under_their_outcome_and_in_no_reward():
     found = reduced(samples)
     assert (found["reward/mean"], found["reward/std"]) == (0.5, 0.5)
     assert (found["reward/min"], found["reward/max"]) == (0, 1)
-    assert found["reward/part/format/mean"] == 0.5
+    assert found["reward/format/mean"] == 0.5
     assert found["outcome/verifier_failed"] == 1
     assert found["outcome/tampered"] == 0
     assert found["rollout/num_samples"] == 3

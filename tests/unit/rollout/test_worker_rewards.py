@@ -26,8 +26,10 @@ def request(completion, answer="12"):
 def workers():
     made = []
 
-    def make(function=MISBEHAVE, *, timeout_s=20.0, num_workers=2):
-        made.append(WorkerRewards(function, timeout_s=timeout_s, num_workers=num_workers))
+    def make(function=MISBEHAVE, *, timeout_s=20.0, num_workers=2, **options):
+        made.append(
+            WorkerRewards(function, timeout_s=timeout_s, num_workers=num_workers, **options)
+        )
         return made[-1]
 
     yield make
@@ -97,7 +99,7 @@ def test_an_interruption_leaves_no_process_at_work(workers, tmp_path):
 
     async def interrupted():
         works, waits = (
-            asyncio.create_task(rewards.reward(request(c))) for c in (f"hang {began}", "hang")
+            asyncio.create_task(rewards.reward([request(c)])) for c in (f"hang {began}", "hang")
         )
         while not began.exists():
             await asyncio.sleep(0.01)
@@ -110,9 +112,85 @@ def test_an_interruption_leaves_no_process_at_work(workers, tmp_path):
     assert results_of(rewards, [request("ok")]) == [RewardResult(1.0)]
 
 
+# ---------------------------------------------------------------------- groups
+
+GROUPS = "helpers.reward_functions:misbehave_in_group"
+
+
+def of_group(rewards, *completions):
+    """The results of one group."""
+    return asyncio.run(rewards.reward([request(c) for c in completions]))
+
+
+def test_a_group_function_gets_the_whole_group_and_its_results_come_back_in_order(workers):
+    rewards = workers(
+        "helpers.reward_functions:shortest", takes="group", params={"bonus": 0.5}, num_workers=1
+    )
+    assert [r.value for r in of_group(rewards, "aaa", "b", "cc", "d")] == [0, 0.5, 0, 0.5]
+    assert [r.value for r in of_group(rewards, "aaa")] == [0.5]
+    assert of_group(rewards) == []
+    seen = workers("helpers.reward_functions:same_prompt", takes="group")
+    assert [r.value for r in of_group(seen, "x", "y")] == [1, 1]
+
+
+GROUP_FAILURES = {
+    **FAILURES,
+    "none": "",
+    "nan": "",
+    "short": "returned 1 rewards for a group of 3 completions; return one for each",
+    "number": "takes a group, but returned 1.0, which is no list",
+    "text": "takes a group, but returned 'xxx', which is no list",
+}
+
+
+@pytest.mark.parametrize("first", [name for name, reason in GROUP_FAILURES.items() if reason])
+def test_a_failing_call_fails_its_group_and_no_other(workers, first):
+    rewards = workers(GROUPS, takes="group", timeout_s=DEADLINE_S, num_workers=1)
+
+    async def both():
+        groups = [[first, "b", "c"], ["ok", "b"]]
+        return await asyncio.gather(*(rewards.reward([request(c) for c in g]) for g in groups))
+
+    failed, fine = asyncio.run(both())
+    assert len(failed) == 3
+    assert all(isinstance(r, RewardFailed) for r in failed)
+    assert GROUP_FAILURES[first] in str(failed[2])
+    assert fine == [RewardResult(2.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"), [("one fails", "unreadable"), ("one is nan", "not a finite number")]
+)
+def test_a_failure_in_the_list_fails_one_sample(workers, first, reason):
+    one, *others = of_group(workers(GROUPS, takes="group"), first, "b", "c")
+    assert isinstance(one, RewardFailed)
+    assert reason in str(one)
+    assert others == [RewardResult(3.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        ("shortest", {"takes": "completion"}, "declared as (completions, item, samples, *, bonus=1.0), which takes a group, but takes = 'completion'; set takes = 'group'"),
+        ("length", {"takes": "group"}, "which takes a completion, but takes = 'group'; set takes = 'completion'"),
+        ("length", {"params": {"scael": 2.0}}, "it is called as (completion, item, sample, scael=2.0), but it is declared as (completion, item, sample, *, scale=1.0): got an unexpected keyword argument 'scael'; change"),
+        ("no_arguments", {"takes": "group"}, "it is called as (completions, item, samples), but it is declared as (): too many positional"),
+        ("MISBEHAVE", {}, "is not a callable object"),
+    ],
+)  # fmt: skip
+def test_a_function_that_cannot_be_called_is_refused_at_once(function, options, message):
+    with pytest.raises(ConfigError) as refused:
+        WorkerRewards(
+            f"helpers.reward_functions:{function}", timeout_s=1.0, num_workers=1, **options
+        )
+    assert message in str(refused.value)
+
+
 @pytest.mark.parametrize("function", ["no_such_module:f", "helpers.reward_functions:missing"])
 def test_a_function_that_cannot_be_imported_is_refused_at_once(function):
-    with pytest.raises(ConfigError, match="cannot be used in a worker process"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be used in a worker process.*name it as module:function"
+    ):
         WorkerRewards(function, timeout_s=1.0, num_workers=1)
 
 

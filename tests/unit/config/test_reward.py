@@ -1,0 +1,90 @@
+"""[reward] of several parts: what it resolves to, and what is refused with which words."""
+
+import pytest
+import tomli_w
+from helpers.recipes import run_tree
+
+from zerogap.config import RunConfig, reward_parts, single_rewards
+from zerogap.config.load import config_from_toml, config_to_toml, load_config
+from zerogap.errors import ConfigError
+
+EXACT = {"kind": "exact"}
+OWN = {"kind": "import", "function": "m:f", "takes": "group"}
+FILE = {"kind": "jsonl", "path": "x.jsonl", "answer_field": None}
+
+
+def refusal(parts, **sections):
+    tree = run_tree(reward={"kind": "weighted_sum", "parts": parts}, **sections)
+    with pytest.raises(ConfigError) as refused:
+        config_from_toml(tomli_w.dumps(_without_none(tree)))
+    return str(refused.value)
+
+
+def _without_none(tree):
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
+
+
+def sum_of(**parts):
+    return RunConfig.model_validate(
+        run_tree(reward={"kind": "weighted_sum", "parts": parts})
+    ).reward
+
+
+def test_each_part_is_a_reward_of_its_kind_with_a_weight_and_a_normalization():
+    reward = sum_of(right=EXACT, mine={**OWN, "weight": -0.5, "normalize": "group"})
+    found = {name: (p.weight, p.normalize) for name, p in reward_parts(reward).items()}
+    assert found == {"right": (1.0, "none"), "mine": (-0.5, "group")}
+    assert list(single_rewards(reward)) == ["reward.parts.right", "reward.parts.mine"]
+    plain = RunConfig.model_validate(run_tree()).reward
+    assert (reward_parts(plain), single_rewards(plain)) == ({}, {"reward": plain})
+
+
+def test_parts_survive_toml_and_a_flag_changes_one(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    reward = {"kind": "weighted_sum", "parts": {"right": EXACT, "mine": OWN}}
+    recipe.write_text(tomli_w.dumps(run_tree(reward=reward)))
+    config = load_config([recipe], ["--reward.parts.mine.weight", "-2"]).config
+    assert config_from_toml(config_to_toml(config)) == config
+    assert "[reward.parts.mine]" in config_to_toml(config)
+    assert reward_parts(config.reward)["mine"].weight == -2
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"a": {"kind": "exakt"}}, "reward.parts.a.kind = 'exakt': unknown kind; set one of \"exact\", \"last_number\", \"regex\", \"math_verify\", \"task\", \"import\"\n"),
+        ({"a": {"kind": "weighted_sum"}}, "reward.parts.a.kind = 'weighted_sum': unknown kind"),
+        ({"a": {"weight": 1.0}}, "reward.parts.a.kind is missing, and reward.parts.a needs a kind"),
+        ({"a": {**EXACT, "wieght": 1.0}}, "reward.parts.a.wieght: unknown key; did you mean reward.parts.a.weight?"),
+        ({"a": {**EXACT, "normalize": "grp"}}, "reward.parts.a.normalize = 'grp': it must be 'none' or 'group'"),
+        ({"a": {"kind": "regex", "pattern": "x"}}, "reward.parts.a.pattern = 'x': it has no group"),
+        ({"a": 3}, "reward.parts.a = 3: this is a table"),
+        ({"a/b": EXACT}, "reward.parts.a/b: the name becomes part of a metric's name; use letters"),
+        ({"a": {**EXACT, "weight": 0.0}}, "reward.parts: every weight is 0 (a), so all rewards are equal"),
+        ({"a": {**OWN, "takes": "all"}}, "reward.parts.a.takes = 'all': it must be 'completion' or 'group'"),
+        ({}, "reward.parts = {}: a sum of no rewards"),
+    ],
+)  # fmt: skip
+def test_a_part_that_cannot_be_is_refused(parts, message):
+    assert message in refusal(parts) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("part", "sections", "message"),
+    [
+        ({"kind": "task"}, {"data": {**FILE, "answer_field": "a"}}, "reward.parts.a.kind = \"task\": data.kind = 'jsonl' has no score"),
+        (EXACT, {"data": FILE}, "reward.parts.a.kind = 'exact': it compares with a reference answer"),
+        ({**EXACT, "normalize": "group"}, {"loss": {"kind": "ppo"}}, "reward.parts.a.normalize = \"group\": loss.kind = 'ppo' does not compare"),
+    ],
+)  # fmt: skip
+def test_a_part_that_the_data_or_the_loss_cannot_use_is_refused(part, sections, message):
+    assert message in refusal({"a": part}, **sections)
+
+
+def test_a_part_may_not_have_the_name_of_a_shaping():
+    loss = {"kind": "dapo", "overlong": {"buffer_tokens": 8}}
+    assert "reward.parts.overlong: loss.overlong adds" in refusal({"overlong": EXACT}, loss=loss)
