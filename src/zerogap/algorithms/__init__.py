@@ -80,7 +80,6 @@ from zerogap.algorithms.returns import (
 )
 from zerogap.algorithms.reward_parts import (
     RewardNormalization,
-    batch_normalized,
     combined_rewards,
 )
 from zerogap.algorithms.shaping import overlong_penalties
@@ -142,7 +141,6 @@ __all__ = [
     "WeightStatistics",
     "algorithm_problems",
     "attribute",
-    "batch_normalized",
     "choose_samples",
     "combined_rewards",
     "correct_mismatch",
