@@ -139,10 +139,10 @@ def test_a_budget_does_not_hide_what_nothing_closes(tmp_path):
             **ALL,
         )
     events = [line["event"] for line in read_jsonl(tmp_path / "run" / "alarms.jsonl")]
-    assert events == ["remedy", "stop"]
+    assert events == ["stop"]
     # The last step and its metrics are saved.
-    assert (tmp_path / "run" / "checkpoints" / "step_000002").exists()
-    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 2
+    assert (tmp_path / "run" / "checkpoints" / "step_000001").exists()
+    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 1
     assert "mismatch.budget" in (tmp_path / "run" / "report.html").read_text()
 
 

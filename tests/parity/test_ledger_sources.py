@@ -17,13 +17,14 @@ from helpers.tiny_models import randomize, tiny_model
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 from helpers.train_batches import train_on
 
-from zerogap.config import GRPOLossConfig, TrainConfig
+from zerogap.algorithms import correct_mismatch
+from zerogap.config import GRPOLossConfig, TrainConfig, WeightCorrection
 from zerogap.data import reencode
 from zerogap.errors import DataError
 from zerogap.kernels.native import native
 from zerogap.ledger import LedgerEntry, trained_gap
 from zerogap.models import CausalLM
-from zerogap.obs import GAP_SOURCES
+from zerogap.obs import GAP_SOURCES, WEIGHED_SOURCES
 from zerogap.train import NativeTrainer
 from zerogap.types import Sample
 from zerogap.weights import WeightHistory
@@ -175,6 +176,27 @@ def test_old_weights_are_staleness():
     samples = drawn(tiny_engine(old, weight_version=4))
     scorer = scorer_of(trained(old), version=7, history=held(v4=old))
     check_only(entry_of(scorer, samples, version=7), "staleness", at_least=0.01)
+
+
+@pytest.mark.parametrize("source", ["sampling", "numbers", "staleness"])
+def test_importance_weights_contain_what_they_are_a_remedy_for(source):
+    """w = exp(old - rollout log-prob) of each trained token; truncated sampling leaves every w at 1."""
+    model = tiny_model("qwen3")
+    engine = tiny_engine(in_bf16(model) if source == "numbers" else model)
+    samples = drawn(engine, **({"top_p": 0.9} if source == "sampling" else {}))
+    scorer = scorer_of(trained(model) if source == "staleness" else model)
+    old, rollout, mask = (
+        np.concatenate(columns)
+        for columns in (
+            scorer.score(samples, version=0, routes="replayed"),
+            [sample.rollout_log_probs for sample in samples],
+            [sample.loss_mask for sample in samples],
+        )
+    )
+    sample_S = np.repeat(np.arange(len(samples)), [len(sample) for sample in samples])
+    weight = WeightCorrection(high=100.0)
+    found = correct_mismatch(old, rollout, mask, sample_S, weight=weight).weight_S[mask]
+    assert (found != 1.0).any() == (source in WEIGHED_SOURCES)
 
 
 def test_old_weights_that_nobody_kept_are_counted_and_not_guessed():

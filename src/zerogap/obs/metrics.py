@@ -16,6 +16,9 @@ from zerogap.types import Outcome
 Reducer = Literal["mean", "max", "min", "sum", "last"]
 GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
 """The sources of the gap, in the order of the ledger's stages."""
+WEIGHED_SOURCES = ("numbers", "routing", "staleness")
+"""The sources inside old_log_probs - rollout_log_probs: what policy ratios and importance weights can see. Not sampling,
+because both log-probs are over the whole vocabulary, and not tokens, because both are of the sampled ids."""
 AlarmKind = Literal["gap", "entropy", "gradient", "truncation", "signal", "numerics"]
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 
