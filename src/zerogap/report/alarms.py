@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from zerogap.obs import METRICS
 from zerogap.report.data import Json, RunData
 from zerogap.report.numbers import format_number
 
@@ -36,10 +37,11 @@ def alarm_rows(run: RunData) -> list[AlarmRow]:
 
 def _alarm(entry: Json, later: Sequence[Json]) -> AlarmRow:
     ended = next(_ends_of(entry["kind"], later), None)
+    value = _value(entry["first_value"]) if entry["metric"] in METRICS else ""
     return AlarmRow(
         steps=f"{entry['step']} to {ended}" if ended else f"{entry['step']} on",
         what=f"alarm: {entry['kind']}",
-        sign=f"{entry['metric']}{_value(entry['first_value'])} at step {entry['first_step']}",
+        sign=f"{entry['metric']}{value} at step {entry['first_step']}",
         why=entry["suspect"],
         command=entry["command"],
         is_failure=True,

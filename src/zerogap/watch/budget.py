@@ -62,6 +62,10 @@ class Decision:
     total: float
     """gap/total/mean of the step, nats per token, before corrections."""
     budget: float
+    num_tokens: int
+    """Audited tokens of the step, which ``total`` is over."""
+    num_samples: int
+    """Samples that they belong to."""
     num_steps_above: int
     """Consecutive audited steps above the budget, this one included."""
     source: str
@@ -113,7 +117,7 @@ class Decision:
 
     def _finding(self) -> str:
         steps = "1 audited step" if self.num_steps_above == 1 else f"{self.num_steps_above} audited steps"  # fmt: skip
-        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats has been above mismatch.budget = {self.budget:.3g} for {steps}"
+        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats over {self.num_tokens:,} tokens of {self.num_samples:,} samples has been above mismatch.budget = {self.budget:.3g} for {steps}"
 
 
 class BudgetController:
@@ -125,7 +129,14 @@ class BudgetController:
         self._num_above = 0
 
     def observe(
-        self, step: int, total: float, open_means: Mapping[str, float], remedies: Remedies
+        self,
+        step: int,
+        total: float,
+        open_means: Mapping[str, float],
+        remedies: Remedies,
+        *,
+        num_tokens: int,
+        num_samples: int,
     ) -> Decision | None:
         """Take one audited step; call it for no others.
 
@@ -134,6 +145,8 @@ class BudgetController:
             total: gap/total/mean, nats per token.
             open_means: gap/<source>/open/mean by source.
             remedies: only asked what can be applied.
+            num_tokens: audited ones, which the means are over.
+            num_samples: that they belong to.
         """
         budget = self._config.budget
         if budget is None:
@@ -148,6 +161,8 @@ class BudgetController:
             step=step,
             total=total,
             budget=budget,
+            num_tokens=num_tokens,
+            num_samples=num_samples,
             num_steps_above=num_above,
             source=source,
             source_mean=mean,

@@ -57,12 +57,16 @@ def controller(**changes) -> BudgetController:
     return BudgetController(MismatchConfig(**{"budget": 0.01, "patience": 2} | changes))
 
 
+def observe(control, step, total, means, run):
+    return control.observe(step, total, means, run, num_tokens=1200, num_samples=4)
+
+
 def drive(run: Run, control: BudgetController, num_steps: int, start: int = 1) -> list[Decision]:
     """Decisions of a run that applies them and stops when none is left."""
     decisions = []
     for step in range(start, start + num_steps):
         means = run.open_means()
-        decision = control.observe(step, sum(means.values()), means, run)
+        decision = observe(control, step, sum(means.values()), means, run)
         if decision is None:
             continue
         decisions.append(decision)
@@ -104,7 +108,7 @@ def test_the_end_says_of_every_remedy_why_it_is_none():
     run = Run(numbers=0.5, lag=0)
     *_, last = drive(run, controller(patience=1, remedies=["corrections"]), 9)
     assert str(last.error()) == (
-        "step 2: gap/total/mean = 0.5 nats has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
+        "step 2: gap/total/mean = 0.5 nats over 1,200 tokens of 4 samples has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
         "mismatch.remedies (corrections: already on; staleness: the gap from "
         "staleness is 0.0; numerics: mismatch.remedies does not allow it). The largest source is numbers "
         "(0.5 nats): close it (see docs/numerics.md), or set a higher mismatch.budget"
@@ -143,7 +147,7 @@ def test_corrections_are_no_remedy_for_truncated_sampling():
     (only,) = drive(run, controller(patience=1), 9)
     assert (only.remedy, run.is_corrected) == (None, False)
     assert str(only.error()) == (
-        "step 1: gap/total/mean = 0.084 nats has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
+        "step 1: gap/total/mean = 0.084 nats over 1,200 tokens of 4 samples has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
         "mismatch.remedies (corrections: the gap from numbers, routing and staleness is 0.0, and importance weights contain no "
         "other source; staleness: the gap from staleness is 0.0; numerics: the gap from numbers is 0.0). The largest source is "
         "sampling (0.084 nats): set rollout.sampling.top_p = 1, top_k = -1 and min_p = 0 (no remedy closes it, and importance "
@@ -186,7 +190,7 @@ def test_without_a_budget_nothing_is_ever_done():
 def test_a_step_within_the_budget_starts_the_count_again():
     control, run = controller(patience=3), Run()
     totals = [0.02, 0.02, 0.01, 0.02, 0.02, 0.01]
-    assert [control.observe(i, t, {"tokens": t}, run) for i, t in enumerate(totals)] == [None] * 6
+    assert [observe(control, i, t, {"tokens": t}, run) for i, t in enumerate(totals)] == [None] * 6
 
 
 _RUNS = st.builds(
