@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from zerogap.obs import METRICS
 from zerogap.report.data import Json, RunData
-from zerogap.report.numbers import format_number
+from zerogap.report.numbers import format_number, plural
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _decision(entry: Json) -> AlarmRow:
     return AlarmRow(
         steps=str(entry["step"]),
         what="budget: the run stops" if is_stop else f"budget: {entry['remedy']}",
-        sign=f"gap/total/mean{_value(entry['total'])}, above {format_number(entry['budget'])}",
+        sign=f"gap/total/mean{_value(entry['total'])}{_audited(entry)}, above {format_number(entry['budget'])}",
         why=f"mostly {entry['source']}{_value(entry['source_mean'])}",
         command="",
         is_failure=is_stop,
@@ -68,3 +68,12 @@ def _decision(entry: Json) -> AlarmRow:
 
 def _value(value: float | None) -> str:
     return " not finite" if value is None else f" {format_number(value)}"
+
+
+def _audited(entry: Json) -> str:
+    """What the ledger's mean is over; folders of older versions do not say."""
+    if "num_tokens" not in entry:
+        return ""
+    return (
+        f" over {plural(entry['num_tokens'], 'token')} of {plural(entry['num_samples'], 'sample')}"
+    )
