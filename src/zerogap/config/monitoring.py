@@ -32,8 +32,8 @@ class MismatchConfig(Section):
         "staleness",
         "numerics",
     )
-    """Allowed remedies, always applied in this order: importance weights; one step less lag; exact numerics. When none is
-    left, the run stops with an error that names the source."""
+    """Allowed remedies, always applied in this order: importance weights (for numbers, routing and staleness); one step less
+    lag; exact numerics. None exists for sampling. When none is left, the run stops with an error that names the source."""
 
     def problems(self) -> Iterator[str]:
         """A remedy that is listed twice."""

@@ -41,8 +41,8 @@ def warning_of_truncation(sampling: SamplingParams) -> str | None:
         return None
     given = f"top_k = {sampling.top_k}, top_p = {sampling.top_p}, min_p = {sampling.min_p}"
     return (
-        f"warning: rollout.sampling is truncated ({given}), but the loss scores the full distribution; "
-        "gap/sampling/* measures the difference (top_k = -1, top_p = 1, min_p = 0 closes it)"
+        f"warning: rollout.sampling is truncated ({given}), but the loss scores the full distribution, so "
+        "no ratio or weight contains the difference; gap/sampling/* measures it (top_k = -1, top_p = 1, min_p = 0 closes it)"
     )
 
 

@@ -75,6 +75,8 @@ class TrainingRun:
         self._open = ExitStack()
         self._began_s = monotonic_s()
         self._checkpointed_step = -1
+        self._trained_step = -1
+        """Step whose updates the trainer has finished; its version is published later."""
 
     def __enter__(self) -> "TrainingRun":
         try:
@@ -144,7 +146,7 @@ class TrainingRun:
             try:
                 audit = self._start_audit(step, gathered.trained)
                 trained = self._train(step, gathered.trained, metrics)
-                self._finish_audit(audit, gathered.trained, trained, metrics)
+                self._finish_audit(audit, trained, metrics)
             except NumericsError as error:
                 self.workload.stream.load_state_dict(prompts_before)
                 self._give_up(step, gathered, error)
@@ -188,16 +190,13 @@ class TrainingRun:
     def _finish_audit(
         self,
         audit: StartedAudit,
-        rollouts: Rollouts,
         trained: TrainMetrics | None,
         metrics: StepMetrics,
     ) -> None:
         """Give the audit its last stage: the log-probs that the trainer computed before its first update."""
-        names = [sample.rollout_id for sample in rollouts.samples]
-        # If no sample could train, none was audited.
-        own = {} if trained is None else dict(zip(names, trained.old_log_probs, strict=True))
         with self.files.spans.span("audit"):
-            entry = audit.finish(own)
+            # If no sample could train, none was audited.
+            entry = audit.finish([] if trained is None else trained.old_log_probs)
         self.files.ledger.write(entry.to_json())
         metrics.add_all(entry.metrics())
 
@@ -217,6 +216,7 @@ class TrainingRun:
             trainer, show = components.trainer, show_training(phase)
             plan = trainer.plan(samples, exact_version=components.exact_version, on_progress=show)
             trained = trainer.step(plan, on_progress=show)
+            self._trained_step = step
             return_free_memory()
         add_train_metrics(metrics, trained)
         metrics.add_all(trained_gap(samples, trained.old_log_probs))
@@ -266,9 +266,9 @@ class TrainingRun:
         if self.config.obs.rollouts_every:
             # Even if they are not due: the command that the alarm suggests reads them.
             self._save_rollouts(step, gathered, None)
-        if self.components.trainer.is_inconsistent:
+        if self.components.trainer.is_inconsistent or self._trained_step == step:
             self._console.print(
-                f"step {step} failed after the first of its updates, so the weights are inconsistent and are not saved; "
+                f"step {step} failed after the first of its updates, so its weights are not to be trusted and are not saved; "
                 "run the same command again to continue from the last checkpoint"
             )
         elif self.step_number:
