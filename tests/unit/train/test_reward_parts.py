@@ -5,10 +5,10 @@ import pytest
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from helpers.train_batches import VOCAB, make_sample
+from zerogap.config.corrections import CorrectionsConfig
 
 from zerogap.algorithms import combined_rewards
 from zerogap.config import DrGRPOLossConfig, RewardPart
-from zerogap.config.corrections import CorrectionsConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import DataError
 from zerogap.train import plan_step
