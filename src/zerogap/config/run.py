@@ -100,6 +100,12 @@ class RunConfig(Section):
         return Algorithm.of(self).model_copy(update={"corrections": self.applied_corrections})
 
     @property
+    def user_functions(self) -> tuple[str, ...]:
+        """The user's own functions that run in this process, as ``module:function``."""
+        paths = [getattr(self.loss, "function", None), getattr(self.advantage, "function", None)]
+        return tuple(path for path in (*paths, self.obs.on_step) if path is not None)
+
+    @property
     def open_sources(self) -> tuple[str, ...]:
         """The settings by which samples may come from another policy than the trainer's; () if none."""
         engine, sources = self.engine, []
@@ -180,8 +186,8 @@ class RunConfig(Section):
             yield f'engine.backend = {engine.backend!r}: its kernels add in another order than the trainer, so numerics = "exact" is impossible; set numerics = "fast"'
         if is_exact and engine.dtype not in (None, self.model.dtype):
             yield f'engine.dtype = {engine.dtype!r}: the trainer computes in model.dtype = {self.model.dtype!r}, so numerics = "exact" is impossible; set numerics = "fast", or one precision'
-        if self.train.old_log_probs == "rollout" and self.corrections.needs_old_log_probs:
-            yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare log-probs of trainer and engine, but this takes the engine\'s for both; remove one of the two (corrections.off_policy_kl may stay)'
+        if self.train.old_log_probs == "rollout" and self.corrections.weight is not None:
+            yield 'train.old_log_probs = "rollout": the policy ratio then divides by the engine\'s log-probs, so corrections.weight would count the gap twice; remove one of the two (mask, veto and off_policy_kl may stay)'
         if not self.loss.trains_on_completions:
             kind = f"loss.kind = {self.loss.kind!r} trains on the data set's answers"
             if self.train.old_log_probs == "rollout":

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from zerogap.algorithms import call_user_function, user_function
 from zerogap.config import RunConfig
 from zerogap.errors import NumericsError
 from zerogap.ledger import StartedAudit, trained_gap
@@ -95,6 +96,8 @@ class TrainingRun:
         torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
+        for path in self.config.user_functions:
+            user_function(path)
         sampling = self.config.rollout.sampling.params()
         for line in (warning_of_truncation(sampling), describe_corrections(self.config)):
             if line is not None:
@@ -158,7 +161,9 @@ class TrainingRun:
                 self._evaluate(metrics)
             metrics.add_all(self._oversight.observe(step, metrics.reduce()))
         # Before the checkpoint: a run that is killed between the two repeats the step, so no line is lost.
-        self._report(metrics)
+        reported = self._report(metrics)
+        if self.config.obs.on_step is not None:
+            call_user_function(self.config.obs.on_step, step, reported, gathered.trained.samples)
         if self._is_due(self.config.run.checkpoint_every, step):
             self._checkpoint()
         self._oversight.tell()
@@ -411,12 +416,13 @@ class TrainingRun:
 
     # ------------------------------------------------------------ telling
 
-    def _report(self, metrics: StepMetrics) -> None:
+    def _report(self, metrics: StepMetrics) -> dict[str, float]:
+        """Write the step's line; returns its metrics."""
         add_times(metrics, self.files.spans.take_totals())
         metrics.add("memory/peak_bytes", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-        self.files.write_step(
-            self.step_number, self.components.version, with_rates(metrics.reduce())
-        )
+        reported = with_rates(metrics.reduce())
+        self.files.write_step(self.step_number, self.components.version, reported)
+        return reported
 
     def _say(self, text: str) -> None:
         if not self._is_quiet:
