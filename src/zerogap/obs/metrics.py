@@ -239,6 +239,8 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("train/old_s", "sum", "old log-probs for later updates, with the audit"),
     ("train/reference_s", "sum", "log-probs of the reference model"),
     ("train/teacher_s", "sum", "log-probs of the teacher"),
+    ("train/entropy_s", "sum", "entropies at the start of the step (entropy.top_quantile)"),
+    ("train/square_sums_s", "sum", "sums of squared probabilities (advantage.kind = \"token_baseline\")"),
     ("train/values_s", "sum", "the critic's values at the start of the step"),
     ("train/preferences_s", "sum", "log-probs before each update (DPO)"),
     ("train/forward_s", "sum", "forward passes with gradient"),
