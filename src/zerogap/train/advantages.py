@@ -77,7 +77,9 @@ def decide_advantages(step: StepTokens, scored: Scored, loss: LossConfig) -> Adv
             return _within_groups(step, scored, loss, normalize_std=True)
         case RLOOLossConfig():
             rewards_B = _penalized_rewards(step, scored, loss)
-            groups = leave_one_out_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
+            groups = leave_one_out_advantages(
+                rewards_B, step.group_ids, step.who.stands_for_rollout_B
+            )
             return _spread(step, groups)
         case ReinforcePlusPlusLossConfig():
             return _over_the_batch(step, scored, loss)
@@ -96,13 +98,13 @@ def _within_groups(
 ) -> Advantages:
     rewards_B = _penalized_rewards(step, scored, loss)
     groups = group_advantages(
-        rewards_B, step.group_ids, step.who.is_kept_B, normalize_std=normalize_std
+        rewards_B, step.group_ids, step.who.stands_for_rollout_B, normalize_std=normalize_std
     )
     return _spread(step, groups)
 
 
 def _spread(step: StepTokens, groups: GroupAdvantages) -> Advantages:
-    return Advantages(step.index.spread(groups.advantages), groups)
+    return Advantages(step.index.spread(groups.advantages[step.who.first_B]), groups)
 
 
 def _over_the_batch(
@@ -110,8 +112,8 @@ def _over_the_batch(
 ) -> Advantages:
     rewards_B, groups = step.rewards_B, None
     if loss.baseline:
-        groups = group_advantages(rewards_B, step.group_ids, step.who.is_kept_B)
-        rewards_B = groups.advantages
+        groups = group_advantages(rewards_B, step.group_ids, step.who.stands_for_rollout_B)
+        rewards_B = groups.advantages[step.who.first_B]
     penalties_S = _penalties(step, scored, loss)
     rewards_S = token_rewards(rewards_B, step.trains_S, step.sample_S, penalties_S=penalties_S)
     column_S = reinforce_pp_advantages(
@@ -149,13 +151,15 @@ def _from_teacher(step: StepTokens, scored: Scored) -> Advantages:
 
 
 def _penalized_rewards(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray:
-    """float64 [B]: each reward minus the KL penalties of the sample's tokens."""
+    """float64 [B]: each reward minus the KL penalties of the tokens of its rollout."""
     penalties_S = _penalties(step, scored, loss)
     if penalties_S is None:
         return step.rewards_B
-    return step.rewards_B - sample_sums(
+    penalties_B = sample_sums(
         penalties_S, step.trains_S, step.sample_S, num_samples=len(step.samples), what="penalty"
     )
+    first_B = step.who.first_B
+    return step.rewards_B - np.bincount(first_B, penalties_B, minlength=len(first_B))[first_B]
 
 
 def _penalties(step: StepTokens, scored: Scored, loss: PolicyLoss) -> np.ndarray | None:
