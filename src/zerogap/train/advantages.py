@@ -58,6 +58,7 @@ def decide_advantages(step: StepTokens, scored: Scored, algorithm: Algorithm) ->
         AdvantageInputs(
             rewards_B=step.rewards_B,
             is_valid_B=step.who.is_kept_B,
+            first_B=step.who.first_B,
             group_ids=step.group_ids,
             loss_mask_S=step.trains_S,
             sample_S=step.sample_S,

@@ -20,11 +20,18 @@ class Participants:
     num_updates: int
     excluded: Counter[Exclusion]
     """How many samples do not train, by reason."""
+    first_B: np.ndarray
+    """int64 [B]: the first sample of each sample's rollout that takes part; a sample that takes no part has itself."""
 
     @property
     def is_kept_B(self) -> np.ndarray:
         """Bool [B]: samples that take part, masked ones too."""
         return self.update_B >= 0
+
+    @property
+    def stands_for_rollout_B(self) -> np.ndarray:
+        """Bool [B]: one sample a rollout that takes part, so that a group's baseline counts each rollout once."""
+        return self.is_kept_B & (self.first_B == np.arange(len(self.first_B)))
 
 
 def take_part(samples: Sequence[Sample], *, max_updates: int, vocab_limit: int) -> Participants:
@@ -38,7 +45,7 @@ def take_part(samples: Sequence[Sample], *, max_updates: int, vocab_limit: int) 
         vocab_limit: ids at or past it do not exist.
 
     Raises:
-        DataError: nothing trains, or an id is outside the vocabulary.
+        DataError: nothing trains, an id is outside the vocabulary, or samples with one rollout id are not of one rollout.
     """
     reasons = [exclusion_reason(sample) for sample in samples]
     excluded = Counter(reason for reason in reasons if reason is not None)
@@ -56,7 +63,24 @@ def take_part(samples: Sequence[Sample], *, max_updates: int, vocab_limit: int) 
     update_B = np.full(len(samples), -1)
     for i in kept + masked:
         update_B[i] = update_of[samples[i].group_id]
-    return Participants(update_B, num_updates, excluded)
+    return Participants(update_B, num_updates, excluded, _first_of_rollout(samples, kept + masked))
+
+
+def _first_of_rollout(samples: Sequence[Sample], kept: Sequence[int]) -> np.ndarray:
+    """int64 [B]: see ``Participants.first_B``. A rollout has several samples if its context was cut: one group, one reward."""
+    first_B, first_of = np.arange(len(samples)), dict[str, int]()
+    for i in kept:
+        sample = samples[i]
+        first_B[i] = at = first_of.setdefault(sample.rollout_id, i)
+        first = samples[at]
+        if (sample.group_id, sample.reward) != (first.group_id, first.reward):
+            msg = (
+                f"two samples have rollout id {sample.rollout_id!r}, but one is of group {first.group_id!r} with reward {first.reward} and "
+                f"the other of group {sample.group_id!r} with reward {sample.reward}: samples of one rollout share its prompt and its reward; "
+                "give each rollout of a step an id of its own"
+            )
+            raise DataError(msg)
+    return first_B
 
 
 def _spread(group_ids: Sequence[str], num_updates: int) -> dict[str, int]:

@@ -125,9 +125,9 @@ def test_the_gap_is_measured_against_the_engine_before_any_update():
         make_sample(
             s.token_ids[: s.num_prompt_tokens], s.token_ids[s.num_prompt_tokens :],
             group_id=s.group_id, loss_mask=s.loss_mask[s.num_prompt_tokens :],
-            rollout_log_probs=x[s.num_prompt_tokens :],
+            rollout_log_probs=x[s.num_prompt_tokens :], index=i,
         )
-        for s, x in zip(samples, scored, strict=True)
+        for i, (s, x) in enumerate(zip(samples, scored, strict=True))
     ]  # fmt: skip
     metrics = train_on(trainer, rewarded(honest))
     assert (metrics.gap.mean, metrics.gap.max, metrics.gap.k3) == (0.0, 0.0, 0.0)

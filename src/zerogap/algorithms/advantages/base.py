@@ -21,6 +21,8 @@ class AdvantageInputs:
     """float64 [B]; NaN without one."""
     is_valid_B: np.ndarray
     """bool [B]: samples that take part; the others' rewards must not be read."""
+    first_B: np.ndarray | None = None
+    """int64 [B]: the sample that stands for each sample's rollout; None: every rollout has one sample."""
     group_ids: Sequence[str]
     """[B]: samples with one id answer one prompt."""
     loss_mask_S: np.ndarray
@@ -38,11 +40,18 @@ class AdvantageInputs:
     name_token: Callable[[int], str] = name_by_index
 
     @property
+    def stands_for_rollout_B(self) -> np.ndarray:
+        """Bool [B]: one valid sample a rollout, so that a rollout counts once among its group."""
+        if self.first_B is None:
+            return self.is_valid_B
+        return self.is_valid_B & (self.first_B == np.arange(len(self.first_B)))
+
+    @property
     def penalties_B(self) -> np.ndarray | None:
-        """float64 [B]: the penalties of each sample's tokens, added up."""
+        """float64 [B]: the penalties of the tokens of each sample's rollout, added up."""
         if self.penalties_S is None:
             return None
-        return sample_sums(
+        sums_B = sample_sums(
             self.penalties_S,
             self.loss_mask_S,
             self.sample_S,
@@ -50,6 +59,9 @@ class AdvantageInputs:
             what="penalty",
             name_token=self.name_token,
         )
+        if self.first_B is None:
+            return sums_B
+        return np.bincount(self.first_B, sums_B, minlength=len(sums_B))[self.first_B]
 
     def token_rewards(self, rewards_B: np.ndarray) -> np.ndarray:
         """float64 [S]: a reward for each sample on its last trainable token, less the penalties of every token."""
@@ -58,8 +70,12 @@ class AdvantageInputs:
         )
 
     def spread(self, values_B: np.ndarray) -> np.ndarray:
-        """[S]: each sample's value at all of its tokens."""
-        return values_B[self.sample_S]
+        """[S]: the value of each sample's rollout at all of its tokens."""
+        return self.of_rollout(values_B)[self.sample_S]
+
+    def of_rollout(self, values_B: np.ndarray) -> np.ndarray:
+        """[B]: the value of the sample that stands for each sample's rollout."""
+        return values_B if self.first_B is None else values_B[self.first_B]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ class _WithinGroup(AdvantageConfig):
         groups = group_advantages(
             inputs.rewards_B,
             inputs.group_ids,
-            inputs.is_valid_B,
+            inputs.stands_for_rollout_B,
             baseline=baseline,
             divisor=divisor,
             penalties_B=inputs.penalties_B,

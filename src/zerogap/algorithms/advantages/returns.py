@@ -35,8 +35,8 @@ class ReturnAdvantage(AdvantageConfig):
         """See the class."""
         rewards_B, groups = inputs.rewards_B, None
         if self.baseline == "group":
-            groups = group_advantages(rewards_B, inputs.group_ids, inputs.is_valid_B)
-            rewards_B = groups.advantages
+            groups = group_advantages(rewards_B, inputs.group_ids, inputs.stands_for_rollout_B)
+            rewards_B = inputs.of_rollout(groups.advantages)
         mask_S, name = inputs.loss_mask_S, inputs.name_token
         column_S = returns_to_go(
             inputs.token_rewards(rewards_B),

@@ -30,7 +30,7 @@ class TokenBaselineAdvantage(AdvantageConfig):
         assert inputs.old_log_probs_S is not None, "this kind asks for old log-probs"
         assert inputs.square_sums_S is not None, "this kind asks for the distribution's statistic"
         mask_S, name = inputs.loss_mask_S, inputs.name_token
-        groups = group_advantages(inputs.rewards_B, inputs.group_ids, inputs.is_valid_B)
+        groups = group_advantages(inputs.rewards_B, inputs.group_ids, inputs.stands_for_rollout_B)
         returns_S = returns_to_go(
             inputs.token_rewards(inputs.rewards_B), mask_S, inputs.sample_S, name_token=name
         )
