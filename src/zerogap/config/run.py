@@ -126,8 +126,8 @@ class RunConfig(Section):
             ):
                 yield f'{key}.kind = {reward.kind!r}: it compares with a reference answer, and data.answer_field is none; name the field, or set {key}.kind = "import"'
         parts = reward_parts(self.reward)
-        if getattr(self.loss, "overlong", None) is not None and "overlong" in parts:
-            yield "reward.parts.overlong: loss.overlong adds a part of this name; rename yours, or remove one of the two"
+        if self.sampling_policy.overlong is not None and "overlong" in parts:
+            yield "reward.parts.overlong: sampling_policy.overlong adds a part of this name; rename yours, or remove one of the two"
         if not self.advantage.compares_within_group:
             for name, part in parts.items():
                 if part.normalize == "group":

@@ -3,7 +3,7 @@
 import pytest
 from helpers.recipes import run_config
 
-from zerogap.config import WeightCorrection
+from zerogap.algorithms import WeightCorrection
 from zerogap.run.adaptations import Adaptations
 
 
