@@ -72,6 +72,7 @@ class Bench:
             LedgerConfig(share=1.0),
             reencode=lambda ids: reencode(ids, self.policy.tokenizer),
             seed=0,
+            is_exact=gemm == "exact",
         )
         return ledger.measure(samples, step=1, version=version)
 

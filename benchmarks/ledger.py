@@ -28,7 +28,7 @@ from zerogap.engine import Engine
 from zerogap.kernels import kernel_report
 from zerogap.ledger import ForwardScorer, Ledger
 from zerogap.run import Policy, load_policy
-from zerogap.train import NativeTrainer
+from zerogap.train import NativeTrainer, TrainMetrics
 from zerogap.types import GenerateRequest, Sample
 from zerogap.weights import weight_fingerprint
 
@@ -69,10 +69,8 @@ def steps(config: RunConfig) -> Iterator[dict[str, float]]:
         samples = timed("generate", lambda: draw(engine))
         engine.release_memory_occupation()
         audit = timed("audit", partial(ledger.start, samples, step=step, version=step - 1))
-        trained = timed("train", partial(trainer.step, samples, exact_version=step - 1))
-        names = (sample.rollout_id for sample in samples)
-        own = dict(zip(names, trained.old_log_probs, strict=True))
-        entry = timed("finish", partial(audit.finish, own))
+        trained = timed("train", partial(train, trainer, samples, version=step - 1))
+        entry = timed("finish", partial(audit.finish, trained.old_log_probs))
         timed.seconds["audit"] += timed.seconds.pop("finish")
         timed("publish", partial(publish, policy, engine, step))
         yield {
@@ -81,6 +79,11 @@ def steps(config: RunConfig) -> Iterator[dict[str, float]]:
             "sampled": sum(sample.num_loss_tokens for sample in samples),
             "gap": 0.0 if entry.statistics is None else entry.statistics.total.open.max,
         }
+
+
+def train(trainer: NativeTrainer, samples: list[Sample], *, version: int) -> TrainMetrics:
+    """Plan and execute a step."""
+    return trainer.step(trainer.plan(samples, exact_version=version))
 
 
 def drawing(config: RunConfig, policy: Policy) -> Callable[[Engine], list[Sample]]:
@@ -117,6 +120,7 @@ def ledger_of(config: RunConfig, policy: Policy, engine: Engine) -> Ledger:
         config.ledger,
         reencode=lambda ids: reencode(ids, policy.tokenizer),
         seed=0,
+        is_exact=True,
         trainer_scores=config.train.updates_per_step == 1,
     )
 

@@ -13,6 +13,7 @@
     ├── MissingExtra (ImportError)      an optional dependency; names what to install
     ├── BenchmarkError                  a benchmark process failed, or a baseline cannot be used
     ├── NumericsError                   NaN or infinity where a number must be finite
+    │   └── RecheckError                two computations of one log-prob differ, and exact numerics promise that they do not
     ├── MismatchError                   the gap stays above its budget, and no remedy is left
     ├── EngineError
     │   ├── InvalidRequest (ValueError) wrong sampling parameters or ids
@@ -70,6 +71,10 @@ class BenchmarkError(ZerogapError):
 
 class NumericsError(ZerogapError):
     """A NaN or infinity where a number must be finite."""
+
+
+class RecheckError(NumericsError):
+    """Two computations of one log-prob differ where exact numerics promise the same bits."""
 
 
 class MismatchError(ZerogapError):

@@ -26,6 +26,10 @@ class RunFolder:
         """Folder with the rollouts of a step."""
         return self.path / "rollouts" / f"step_{step:06d}"
 
+    def not_trained(self, step: int) -> Path:
+        """Folder with the rollouts that a step drew and did not train on, because of dynamic sampling; may be absent."""
+        return self.path / "not_trained" / f"step_{step:06d}"
+
     def checkpoint(self, step: int) -> Path:
         """Folder with the checkpoint of a step."""
         return self.checkpoints / checkpoint_name(step)

@@ -1,14 +1,16 @@
 """Runs whose engine and trainer disagree on purpose: the ledger names the source, and the run applies its remedies."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.recorded_run import copy_without, make_run
 
 from zerogap.audit import audit_step
 from zerogap.capsule import make_capsule
-from zerogap.errors import CheckpointError, MismatchError, NumericsError
+from zerogap.errors import CheckpointError, MismatchError, NumericsError, RecheckError
 from zerogap.obs import GAP_SOURCES, read_jsonl
 from zerogap.train import NativeTrainer
 from zerogap.train.optimizer import Optimizer
@@ -139,10 +141,10 @@ def test_a_budget_does_not_hide_what_nothing_closes(tmp_path):
             **ALL,
         )
     events = [line["event"] for line in read_jsonl(tmp_path / "run" / "alarms.jsonl")]
-    assert events == ["remedy", "stop"]
+    assert events == ["stop"]
     # The last step and its metrics are saved.
-    assert (tmp_path / "run" / "checkpoints" / "step_000002").exists()
-    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 2
+    assert (tmp_path / "run" / "checkpoints" / "step_000001").exists()
+    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 1
     assert "mismatch.budget" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -187,6 +189,34 @@ def test_a_number_that_is_not_finite_ends_the_run_with_an_alarm_and_the_weights_
     assert (alarm["kind"], alarm["step"]) == ("numerics", 3)
     assert "not finite" in (tmp_path / "run" / "report.html").read_text()
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000002"]
+
+
+def test_log_probs_with_two_values_end_the_run_and_the_weights_after_them_are_not_saved(
+    tmp_path, monkeypatch
+):
+    """The second path notices after the update, so the trainer's weights are no longer those of step 2."""
+    settings = {"run__checkpoint_every": "2"}
+    whole = make_run(tmp_path / "whole", steps=5, **settings)
+    plain = NativeTrainer.step
+
+    def one_ulp_off_in_step_4(self, *args, **named):
+        done = plain(self, *args, **named)
+        if self._num_steps != 4:
+            return done
+        return replace(done, old_log_probs=[np.nextafter(c, np.float32(-9)) for c in done.old_log_probs])  # fmt: skip
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NativeTrainer, "step", one_ulp_off_in_step_4)
+        with pytest.raises(
+            RecheckError, match=r"rollout .*, position \d+: .* is -.* and -.* alone"
+        ):
+            make_run(tmp_path / "run", steps=5, **settings)
+    (alarm,) = read_jsonl(tmp_path / "run" / "alarms.jsonl")
+    assert (alarm["kind"], alarm["step"], alarm["metric"]) == ("numerics", 4, "a log-prob has two values")  # fmt: skip
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000002"]
+    run = make_run(tmp_path / "run", steps=5, **settings)
+    model = "checkpoints/step_000005/weights/model.safetensors"
+    assert (run / model).read_bytes() == (whole / model).read_bytes()
 
 
 @pytest.mark.parametrize(("update", "newest"), [(1, 3), (2, 2)])

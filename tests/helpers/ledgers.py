@@ -34,10 +34,12 @@ def entry_of(
     *,
     version: int = 0,
     reencode: Callable[[np.ndarray], Reencoding] = same_ids,
+    is_exact: bool = True,
     **config,
 ) -> LedgerEntry:
     """What a ledger finds on all of the samples; ``config`` are fields of LedgerConfig."""
-    ledger = Ledger(scorer, LedgerConfig(**{"share": 1.0} | config), reencode=reencode, seed=0)
+    config = LedgerConfig(**{"share": 1.0} | config)
+    ledger = Ledger(scorer, config, reencode=reencode, seed=0, is_exact=is_exact)
     return ledger.measure(samples, step=1, version=version)
 
 

@@ -45,7 +45,11 @@ def step_record(step: int, **changes: Any) -> dict[str, Any]:
 
 
 def ledger_record(step: int, **changes: Any) -> dict[str, Any]:
-    """``step_record`` with the gap by source: a source's value is its raw and open mean, twice that its max."""
+    """``step_record`` with the gap by source: a source's value is its raw and open mean, twice that its max.
+
+    ``<source>__signed`` is its signed mean, else that is the mean.
+    """
+    given = {name: changes.pop(f"{name}__signed", None) for name in GAP_SOURCES}
     sources = {name: changes.pop(name, 0.0) for name in GAP_SOURCES}
     by_source = {
         f"gap/{name}/{view}/{statistic}": 0.0
@@ -55,7 +59,14 @@ def ledger_record(step: int, **changes: Any) -> dict[str, Any]:
         for view in ("raw", "open")
         for statistic, factor in (("mean", 1), ("max", 2))
     }
-    return step_record(step, **changes) | by_source
+    signed = {
+        f"gap/{name}/open/signed_mean": by_source[f"gap/{name}/open/mean"]
+        if given[name] is None
+        else given[name]
+        for name in GAP_SOURCES
+    }
+    total = {"gap/total/signed_mean": sum(signed.values())}
+    return step_record(step, **changes) | by_source | signed | total
 
 
 def evaluation_record(step: int, reward: float) -> dict[str, Any]:

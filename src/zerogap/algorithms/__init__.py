@@ -80,11 +80,11 @@ from zerogap.algorithms.returns import (
 )
 from zerogap.algorithms.reward_parts import (
     RewardNormalization,
-    batch_normalized,
     combined_rewards,
 )
 from zerogap.algorithms.shaping import overlong_penalties
 from zerogap.algorithms.terms import Level, LossTerms, Surrogate, policy_ratio
+from zerogap.algorithms.user_function import call_user_function, user_function
 from zerogap.algorithms.values import value_surrogate
 
 __all__ = [
@@ -142,7 +142,7 @@ __all__ = [
     "WeightStatistics",
     "algorithm_problems",
     "attribute",
-    "batch_normalized",
+    "call_user_function",
     "choose_samples",
     "combined_rewards",
     "correct_mismatch",
@@ -168,5 +168,6 @@ __all__ = [
     "sample_sums",
     "token_rewards",
     "top_k_kl",
+    "user_function",
     "value_surrogate",
 ]

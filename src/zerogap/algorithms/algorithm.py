@@ -22,6 +22,9 @@ class EntropyConfig(Section):
 
     coefficient: float = 0.0
     """Weight of the mean entropy that is subtracted from the loss (nats); positive keeps the policy exploring, 0 is off."""
+    top_quantile: float = Field(1.0, gt=0, le=1)
+    """Share of the train batch's tokens, those with the highest entropy at the start of the step, that have the loss's own term
+    (https://arxiv.org/abs/2506.01939; 0.2 there); the others count in the denominator. 1: all. Costs a forward pass."""
 
 
 class TeacherConfig(Section):
@@ -174,6 +177,8 @@ def algorithm_problems(tables: AlgorithmTables) -> Iterator[str]:
             yield f"advantage: {kind}, which have no rewards to compare; remove the table"
         if tables.kl.is_on:
             yield f"kl: {kind}, and the KL's estimate needs tokens that the policy drew; remove the table"
+        if tables.entropy.top_quantile != 1:
+            yield f"entropy.top_quantile = {tables.entropy.top_quantile}: {kind}, and the quantile is of tokens that the policy drew; remove the key"
         if tables.entropy.coefficient and isinstance(loss, DPOLoss):
             yield f"entropy.coefficient = {tables.entropy.coefficient}: dpo divides by its pairs, so a mean entropy of tokens has no denominator; remove the table"
         if teacher is not None:

@@ -7,8 +7,8 @@
 
     weight      truncate min(w, high), clip clamp(w, low, high); optionally divided by its mean over the train batch
                 (truncated importance sampling, Espeholt et al., https://arxiv.org/abs/1802.01561, section 4.1)
-    mask        drop tokens (at the other levels: whole samples) whose w is outside [low, high]
-                (masked importance sampling; IcePop, https://arxiv.org/abs/2510.18855)
+    mask        drop tokens (at the other levels: whole samples) whose w, or k2 or k3 of d, is outside [low, high]. What stays
+                keeps its weight: IcePop (https://arxiv.org/abs/2510.18855) is a mask with a weight of the same high bound
     veto        drop a sample if one of its tokens has w below a bound
 
 d is cut at +-20 before exp. Weights and rejection are independent: a rejected token counts in the mean that
@@ -57,24 +57,44 @@ class WeightCorrection(Section):
 
 
 class MaskCorrection(Section):
-    """[corrections.mask]: drop tokens (level "token") or whole samples whose exp(d) is outside [low, high]."""
+    """[corrections.mask]: drop tokens (level "token") or whole samples whose statistic is outside [low, high]."""
 
+    kind: Literal["ratio", "k2", "k3"] = "ratio"
+    """ratio: exp(d); k2: d**2 / 2; k3: exp(d) - 1 - d, both 0 without a gap, on either side of it."""
     level: Level = "token"
-    """What d is computed over."""
-    low: float = Field(ge=0, lt=1)
-    """Smallest ratio to keep; 0 is no bound. Bounds depend on the level: token 0.5 to 5, sequence 0 to 3, geometric 0.999 to
-    1.001 are usual."""
-    high: float = Field(gt=1)
-    """Largest ratio to keep."""
+    """ratio: what d is computed over. k2, k3: a token's own; the sum over a sample's tokens (sequence); their mean (geometric)."""
+    low: float = Field(0.0, ge=0, lt=1)
+    """Smallest ratio to keep, for kind = "ratio"; 0 is no bound."""
+    high: float = Field(gt=0)
+    """Largest value to keep. Bounds depend on level and kind: for ratios token 0.5 to 5, sequence 0 to 3, geometric 0.999 to
+    1.001 are usual; for k3 geometric 0.001 to 0.01."""
+
+    def problems(self) -> Iterator[str]:
+        """Bounds that the kind cannot have."""
+        if self.kind == "ratio" and self.high <= 1:
+            yield f"high = {self.high}: a ratio without a gap is 1, so everything would be dropped; set high above 1"
+        if self.kind != "ratio" and self.low > 0:
+            yield f"kind = {self.kind!r}, low = {self.low}: it is 0 without a gap, so what agrees best would be dropped; remove low"
+
+    def statistic(self, log_ratio_U: np.ndarray, sample_U: np.ndarray) -> np.ndarray:
+        """float64 [U]: what is compared with the bounds."""
+        if self.kind == "ratio":
+            return _ratios(log_ratio_U, sample_U, self.level)
+        cut_U = log_ratio_U.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        own_U = cut_U**2 / 2 if self.kind == "k2" else np.expm1(cut_U) - cut_U
+        return _over_level(own_U, sample_U, self.level)
 
 
 class CorrectionsConfig(Section):
     """All off by default: with exact numerics and fresh samples every weight would be 1."""
 
+    auto: bool = True
+    """Without weight, mask and veto: switch on importance weights, truncated at 2, if samples may come from another policy than
+    the trainer's (rollout.lag, numerics = "fast", another engine or precision); false: train on such samples as they are."""
     weight: WeightCorrection | None = None
     """Importance weights; none: all are 1."""
     mask: MaskCorrection | None = None
-    """Rejection by ratio; none: drop nothing."""
+    """Rejection; none: drop nothing."""
     veto: float | None = Field(None, gt=0, lt=1)
     """Drop a sample if one of its tokens has exp(d) below this (1e-4 is usual); none: never."""
     off_policy_kl: float | None = Field(None, gt=0)
@@ -117,7 +137,7 @@ def correct_mismatch(
         loss_mask_S: trainable tokens of the train batch; the other slots of both columns may hold anything.
         sample_S: which sample a token belongs to.
         weight: importance weights.
-        mask: rejection by ratio.
+        mask: rejection by ratio, k2 or k3.
         veto: smallest w that the tokens of a sample may have.
         name_token: name of token s in errors.
 
@@ -139,9 +159,10 @@ def correct_mismatch(
 
     ratio_U = ratio_at(weight.level if weight else "token")
     weight_U = _weights(ratio_U, weight)
-    too_low_U, too_high_U = (
-        _out_of_bounds(ratio_at(mask.level), mask) if mask else _nothing(ratio_U)
-    )
+    too_low_U = too_high_U = np.zeros(len(ratio_U), bool)
+    if mask is not None:
+        statistic_U = mask.statistic(old_U - rollout_U, sample_U)
+        too_low_U, too_high_U = statistic_U < mask.low, statistic_U > mask.high
     vetoing_U = ratio_at("token") < (veto or 0.0)
     vetoed_U = (np.bincount(sample_U, weights=vetoing_U) > 0)[sample_U]
     keep_U = ~(too_low_U | too_high_U | vetoed_U)
@@ -165,11 +186,15 @@ def correct_mismatch(
 
 
 def _ratios(log_ratio_U: np.ndarray, sample_U: np.ndarray, level: Level) -> np.ndarray:
-    if level != "token":
-        sum_R = np.bincount(sample_U, weights=log_ratio_U)
-        per_sample_R = sum_R / np.bincount(sample_U) if level == "geometric" else sum_R
-        log_ratio_U = per_sample_R[sample_U]
-    return np.exp(log_ratio_U.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return np.exp(_over_level(log_ratio_U, sample_U, level).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+
+
+def _over_level(values_U: np.ndarray, sample_U: np.ndarray, level: Level) -> np.ndarray:
+    """The token's own value, or the sum or mean over its sample."""
+    if level == "token":
+        return values_U
+    sum_R = np.bincount(sample_U, weights=values_U)
+    return (sum_R / np.bincount(sample_U) if level == "geometric" else sum_R)[sample_U]
 
 
 def _weights(ratio_U: np.ndarray, weight: WeightCorrection | None) -> np.ndarray:
@@ -181,14 +206,6 @@ def _weights(ratio_U: np.ndarray, weight: WeightCorrection | None) -> np.ndarray
         return bounded_U
     # fsum rounds once: the order of the samples cannot change a weight.
     return bounded_U / (math.fsum(bounded_U) / len(bounded_U))
-
-
-def _out_of_bounds(ratio_U: np.ndarray, mask: MaskCorrection) -> tuple[np.ndarray, np.ndarray]:
-    return ratio_U < mask.low, ratio_U > mask.high
-
-
-def _nothing(ratio_U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(len(ratio_U), bool), np.zeros(len(ratio_U), bool)
 
 
 def _spread(values_U: np.ndarray, mask_S: np.ndarray, elsewhere: float | bool) -> np.ndarray:

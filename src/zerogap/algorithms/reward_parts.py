@@ -21,9 +21,6 @@ from zerogap.errors import DataError, NumericsError
 RewardNormalization = Literal["none", "group"]
 """Of one part: raw; or centred and divided by its standard deviation within the group."""
 
-_ROUNDING = 1e-9
-"""A batch mean below this share of the standard deviation is the rounding of a mean that is 0."""
-
 
 def combined_rewards(
     parts: Mapping[str, Float[np.ndarray, "B"]],
@@ -58,41 +55,6 @@ def combined_rewards(
     ]
     # fsum rounds once, so the order of the parts cannot change the result.
     return np.array([math.fsum(terms_of_sample) for terms_of_sample in zip(*terms, strict=True)])
-
-
-def batch_normalized(
-    advantages_B: Float[np.ndarray, "B"],
-    is_valid_B: Bool[np.ndarray, "B"],
-    *,
-    std_floor: float = 1e-6,
-) -> Float[np.ndarray, "B"]:
-    """``(A - mean) / max(std, floor)`` over the valid samples of the batch, float64 [B]; NaN for an invalid sample.
-
-    GDPO, eq. 6. Every sample counts once, whatever its length; the standard deviation has denominator samples - 1. The
-    mean of advantages that are centred within their groups is 0. What rounding leaves of it is not subtracted, so that
-    a group without a signal keeps advantages of exactly 0. Equal advantages, or a lone one, give exactly 0.
-
-    Args:
-        advantages_B: one per sample; an invalid sample's slot may hold anything.
-        is_valid_B: samples that count.
-        std_floor: smallest standard deviation to divide by.
-
-    Raises:
-        NumericsError: a valid sample's advantage is not finite.
-    """
-    normalized_B = np.full(len(advantages_B), np.nan)
-    kept = np.asarray(advantages_B, np.float64)[is_valid_B]
-    if not np.isfinite(kept).all():
-        msg = f"{int((~np.isfinite(kept)).sum())} of {len(kept)} valid samples have an advantage that is not finite; look for the first NaN among their rewards"
-        raise NumericsError(msg)
-    if not len(kept) or (kept == kept[0]).all():
-        normalized_B[is_valid_B] = 0.0
-        return normalized_B
-    mean = math.fsum(kept) / len(kept)
-    std = math.sqrt(math.fsum((kept - mean) ** 2) / (len(kept) - 1))
-    centre = mean if abs(mean) > _ROUNDING * std else 0.0
-    normalized_B[is_valid_B] = (kept - centre) / max(std, std_floor)
-    return normalized_B
 
 
 def _normalized(

@@ -1,6 +1,8 @@
 """Functions of the user's, named in a recipe as ``module:function``."""
 
 import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,8 @@ def user_function(path: str) -> Callable[..., Any]:
         ConfigError: there is none.
     """
     module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

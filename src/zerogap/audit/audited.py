@@ -42,7 +42,7 @@ class Audit:
 
 
 def open_total(audited: AuditedSample) -> np.ndarray:
-    """float64 [T]: the gap that the loss sees, nats; NaN at tokens that were not attributed."""
+    """float64 [T]: the whole open gap, sampling included, nats; NaN at tokens that were not attributed."""
     return audited.attribution.open_total(REPLAYED)
 
 
@@ -66,7 +66,7 @@ class AuditedToken:
 
     @property
     def gap(self) -> float:
-        """The gap that the loss sees, nats."""
+        """The whole open gap, sampling included, nats."""
         return float(open_total(self.audited)[self.position])
 
     @property
@@ -96,7 +96,7 @@ class AuditedToken:
 
 
 def worst_tokens(samples: Sequence[AuditedSample], count: int) -> list[AuditedToken]:
-    """At most ``count`` tokens with a gap, ordered by what the loss sees, then by the largest raw source.
+    """At most ``count`` tokens with a gap, ordered by the open gap, then by the largest raw source.
 
     Tokens whose six log-probs are equal are left out.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from zerogap.audit.audited import Audit, AuditedToken, worst_tokens
-from zerogap.audit.table import COLUMNS, nats, rows
+from zerogap.audit.table import COLUMNS, nats, recorded_share, rows
 from zerogap.report.tokens import role_of, token_text
 
 _BEFORE, _AFTER = 12, 6
@@ -28,7 +28,7 @@ def describe_audit(audit: Audit, *, num_worst: int) -> Iterator[str]:
         yield "no token has a gap: its six log-probs are always equal"
         return
     title = "worst token" if len(worst) == 1 else f"{len(worst)} worst tokens"
-    yield f"the {title}, by the gap that the loss sees, then by the largest raw source"
+    yield f"the {title}, by the whole open gap, then by the largest raw source"
     for token in worst:
         yield ""
         yield from _describe_token(token, audit.decode_token)
@@ -40,9 +40,11 @@ def _table(audit: Audit) -> Iterator[str]:
     for name, *cells in lines:
         aligned = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         yield "  ".join([name.ljust(widths[0]), *aligned])
-    share = audit.recorded.get("gap/num_tokens")
-    of = "" if share is None else f", on {share:,.0f} tokens"
-    yield f"nats per token; open: what the loss sees; recorded: the open mean that the run measured{of}"
+    yield f"nats per token, over {audit.entry.num_tokens:,} tokens of {len(audit.samples):,} samples; open: what replays leave"
+    yield "ratios and weights of the loss contain numbers, routing and staleness, not sampling"
+    yield f"recorded: the open mean that the run measured{recorded_share(audit)}"
+    if (again := audit.entry.recheck) is not None:
+        yield f"scored by a second path: {again.num_tokens:,} tokens of {again.rollout_id}, largest difference {nats(again.difference)}"
     yield ""
 
 

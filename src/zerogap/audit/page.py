@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from zerogap.audit.audited import Audit, open_total, stages
-from zerogap.audit.table import COLUMNS, nats, rows
+from zerogap.audit.table import COLUMNS, nats, recorded_share, rows
 from zerogap.ledger import AuditedSample
 from zerogap.obs import GAP_SOURCES
 from zerogap.report.html import render, write_page
@@ -31,7 +31,7 @@ MAX_ROLLOUTS = 64
 """The rollouts with the largest gaps are shown; a browser lays out about 100,000 tokens in a second."""
 
 _NUMBERS = (
-    "gap that the loss sees",
+    "open gap",
     *GAP_SOURCES,
     "a0 engine, kept set",
     "a1 engine",
@@ -66,6 +66,7 @@ def write_audit_page(path: Path, audit: Audit) -> Path:
         "audit.html",
         audit=audit,
         columns=COLUMNS,
+        recorded_share=recorded_share(audit),
         table=rows(audit),
         cards=[_card(audited, audit.decode_token) for audited in shown],
         num_hidden=len(hidden),

@@ -10,10 +10,10 @@ from zerogap.audit.recorded import RecordedRun
 from zerogap.audit.rewind import Rewound, rewind
 from zerogap.data import reencode
 from zerogap.errors import CheckpointError
-from zerogap.kernels import Gemm
 from zerogap.ledger import AuditedSample, ForwardScorer, LedgerEntry, attribute_samples
 from zerogap.obs import Progress
 from zerogap.run.machine import apply_threads
+from zerogap.run.versions import StepSettings
 from zerogap.types import Sample, exclusion_reason
 
 
@@ -39,9 +39,9 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
     rewound = rewind(
         run, step - 1, older=frozenset(v for v in versions if v < step - 1), progress=progress
     )
-    gemm = run.settings(step).gemm
+    settings = run.settings(step)
     with progress.phase(f"scoring step {step}", total=len(samples), unit="rollouts"):
-        audited = _attribute(run, rewound, samples, gemm)
+        audited = _attribute(run, rewound, samples, settings)
     return Audit(
         run=run_dir.resolve().name,
         origin=rewound.origin,
@@ -54,7 +54,7 @@ def audit_step(run_dir: Path, *, step: int | None = None, quiet: bool = False) -
 
 
 def _attribute(
-    run: RecordedRun, rewound: Rewound, samples: list[Sample], gemm: Gemm
+    run: RecordedRun, rewound: Rewound, samples: list[Sample], settings: StepSettings
 ) -> list[AuditedSample]:
     policy = rewound.policy
     scorer = ForwardScorer(
@@ -62,7 +62,7 @@ def _attribute(
         live_version=lambda: rewound.version,
         micro_batch_tokens=run.config.train.micro_batch_tokens,
         history=rewound.history,
-        gemm=gemm,
+        gemm=settings.gemm,
     )
     if not samples:
         return []
@@ -70,5 +70,6 @@ def _attribute(
         samples,
         scorer,
         version=rewound.version,
+        is_exact=settings.is_exact,
         reencode=lambda token_ids: reencode(token_ids, policy.tokenizer),
     )

@@ -36,6 +36,15 @@ def rows(audit: Audit) -> list[Row]:
     ]
 
 
+def recorded_share(audit: Audit) -> str:
+    """What the run's own measurement was over; empty if it did not say."""
+    counts = [audit.recorded.get(f"gap/num_{what}") for what in ("tokens", "samples")]
+    if None in counts:
+        return ""
+    tokens, samples = counts
+    return f", over {tokens:,.0f} tokens of {samples:,.0f} samples"
+
+
 def nats(value: float) -> str:
     """A number of nats; ``0.0`` is exactly 0."""
     return "0.0" if value == 0 else format_number(value)

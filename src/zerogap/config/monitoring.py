@@ -32,8 +32,8 @@ class MismatchConfig(Section):
         "staleness",
         "numerics",
     )
-    """Allowed remedies, always applied in this order: importance weights; one step less lag; exact numerics. When none is
-    left, the run stops with an error that names the source."""
+    """Allowed remedies, always applied in this order: importance weights (for numbers, routing and staleness); one step less
+    lag; exact numerics. None exists for sampling. When none is left, the run stops with an error that names the source."""
 
     def problems(self) -> Iterator[str]:
         """A remedy that is listed twice."""
@@ -69,3 +69,6 @@ class ObsConfig(Section):
     """Also write metrics for TensorBoard into the run's folder (needs the extra ``tensorboard``)."""
     rollouts_every: int = Field(1, ge=0)
     """Keep the rollouts of every this many steps on disk; 0 keeps none."""
+    on_step: str | None = Field(None, pattern=r"^[\w.]+:\w+$")
+    """Your own function, ``module:function``, importable from the working directory: called after each step as
+    ``function(step, metrics, samples)`` with the step's metrics by name and the samples that it trained on. What it raises ends the run."""

@@ -127,7 +127,7 @@ def _kinds(key: str) -> str:
     for name in names:
         annotations = [s.model_fields[name].annotation for s in sections if name in s.model_fields]
         if any(map(_has_named_tables, annotations)):
-            next(names)
+            next(names, None)
         sections = [inner for annotation in annotations for inner in _sections(annotation)]
     kinds = (get_args(s.model_fields["kind"].annotation) for s in sections)
     return _quoted(chain.from_iterable(kinds))

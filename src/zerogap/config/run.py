@@ -10,12 +10,15 @@ from zerogap.algorithms import (
     AnyAdvantage,
     ClipLoss,
     CorrectionsConfig,
+    DPPOLoss,
+    DRPOLoss,
     EntropyConfig,
     GroupAdvantage,
     KLConfig,
     LossConfig,
     MaxRLAdvantage,
     TeacherConfig,
+    WeightCorrection,
     algorithm_problems,
 )
 from zerogap.config.data import DataConfig, PromptConfig
@@ -93,8 +96,43 @@ class RunConfig(Section):
 
     @property
     def algorithm(self) -> Algorithm:
-        """The tables that decide a step's gradient."""
-        return Algorithm.of(self)
+        """The tables that decide a step's gradient, with the corrections that apply."""
+        return Algorithm.of(self).model_copy(update={"corrections": self.applied_corrections})
+
+    @property
+    def user_functions(self) -> tuple[str, ...]:
+        """The user's own functions that run in this process, as ``module:function``."""
+        paths = [getattr(self.loss, "function", None), getattr(self.advantage, "function", None)]
+        return tuple(path for path in (*paths, self.obs.on_step) if path is not None)
+
+    @property
+    def open_sources(self) -> tuple[str, ...]:
+        """The settings by which samples may come from another policy than the trainer's; () if none."""
+        engine, sources = self.engine, []
+        if self.rollout.lag:
+            sources.append(f"rollout.lag = {self.rollout.lag}")
+        if engine.backend != "zerogap":
+            sources.append(f"engine.backend = {engine.backend!r}")
+        if engine.dtype not in (None, self.model.dtype):
+            sources.append(f"engine.dtype = {engine.dtype!r}")
+        if self.numerics == "fast":
+            sources.append('numerics = "fast"')
+        return tuple(sources) if self.loss.trains_on_completions else ()
+
+    @property
+    def has_default_corrections(self) -> bool:
+        """Whether importance weights are on that the recipe does not name: samples may be off-policy, and nothing corrects."""
+        is_bypass = self.train.old_log_probs == "rollout"
+        is_chosen = self.corrections.needs_old_log_probs or not self.corrections.auto
+        uses_sampler = isinstance(self.loss, (DPPOLoss, DRPOLoss))
+        return bool(self.open_sources) and not (is_bypass or is_chosen or uses_sampler)
+
+    @property
+    def applied_corrections(self) -> CorrectionsConfig:
+        """The recipe's corrections, or the default ones."""
+        if not self.has_default_corrections:
+            return self.corrections
+        return self.corrections.model_copy(update={"weight": WeightCorrection()})
 
     @property
     def evaluate_sampling(self) -> SamplingConfig:
@@ -148,8 +186,8 @@ class RunConfig(Section):
             yield f'engine.backend = {engine.backend!r}: its kernels add in another order than the trainer, so numerics = "exact" is impossible; set numerics = "fast"'
         if is_exact and engine.dtype not in (None, self.model.dtype):
             yield f'engine.dtype = {engine.dtype!r}: the trainer computes in model.dtype = {self.model.dtype!r}, so numerics = "exact" is impossible; set numerics = "fast", or one precision'
-        if self.train.old_log_probs == "rollout" and self.corrections.needs_old_log_probs:
-            yield 'train.old_log_probs = "rollout": corrections.weight, mask and veto compare log-probs of trainer and engine, but this takes the engine\'s for both; remove one of the two (corrections.off_policy_kl may stay)'
+        if self.train.old_log_probs == "rollout" and self.corrections.weight is not None:
+            yield 'train.old_log_probs = "rollout": the policy ratio then divides by the engine\'s log-probs, so corrections.weight would count the gap twice; remove one of the two (mask, veto and off_policy_kl may stay)'
         if not self.loss.trains_on_completions:
             kind = f"loss.kind = {self.loss.kind!r} trains on the data set's answers"
             if self.train.old_log_probs == "rollout":

@@ -28,6 +28,9 @@ class TrainConfig(Section):
     """Clip the gradient norm to this."""
     updates_per_step: int = Field(1, ge=1)
     """Optimizer updates per step; the step's prompts are split evenly among them."""
+    epochs: int = Field(1, ge=1)
+    """Passes over the step's samples, each with updates_per_step updates. Old log-probs, advantages and corrections stay those
+    of the start of the step."""
     old_log_probs: Literal["trainer", "rollout"] = "trainer"
     """Denominator of the policy ratio: the trainer's log-probs at the start of the step, or the engine's ("bypass")."""
     audit_share: float = Field(0.05, gt=0, le=1)

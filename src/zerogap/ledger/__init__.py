@@ -9,6 +9,7 @@ correction and choice of old log-probs, and it changes nothing.
 from zerogap.ledger.attribution import AuditedSample, attribute_samples
 from zerogap.ledger.entry import LedgerEntry, WorstToken
 from zerogap.ledger.ledger import Ledger, StartedAudit
+from zerogap.ledger.recheck import Recheck
 from zerogap.ledger.scorer import ForwardScorer, Scorer
 from zerogap.ledger.trained import trained_gap
 
@@ -17,6 +18,7 @@ __all__ = [
     "ForwardScorer",
     "Ledger",
     "LedgerEntry",
+    "Recheck",
     "Scorer",
     "StartedAudit",
     "WorstToken",

@@ -3,20 +3,22 @@
 A token is scored with the weights that sampled it. If several versions sampled a sample, each of them scores it. In
 a synchronous run of a dense model those are the current weights and there are no routes: one pass gives a2, a3 and
 a4, and also a5 if re-encoding the text gives the same ids. A trainer makes that pass anyway before any weight changes:
-``start_attribution`` makes all other passes, and ``finish`` takes the trainer's log-probs.
+``start_attribution`` makes all other passes, and ``finish`` takes the trainer's log-probs. One token of one sample is scored a second
+time, alone, and compared (``recheck``).
 
 A sample of several versions was sampled with keys of older weights and is scored with keys of one version. The
 difference shows up under ``numbers``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from zerogap.algorithms import Attribution, Stages, attribute
 from zerogap.data import Reencoding
 from zerogap.ledger.passes import Passes
+from zerogap.ledger.recheck import Recheck, Rescored, rescore_one
 from zerogap.ledger.reencoded import as_sample, known_again
 from zerogap.ledger.scorer import Scorer
 from zerogap.types import Sample
@@ -33,6 +35,8 @@ class AuditedSample:
     """Differences of the audited tokens whose weights are still available."""
     is_differing: np.ndarray
     """bool: audited tokens whose id changes when the text is decoded and encoded again."""
+    recheck: Recheck | None = None
+    """Of the one sample that was scored by a second path."""
 
     @property
     def num_audited(self) -> int:
@@ -55,6 +59,7 @@ def attribute_samples(
     scorer: Scorer,
     *,
     version: int,
+    is_exact: bool,
     reencode: Callable[[np.ndarray], Reencoding],
 ) -> list[AuditedSample]:
     """Score samples at every stage.
@@ -66,13 +71,17 @@ def attribute_samples(
         samples: with sampled tokens.
         scorer: has the weights of ``version``, and possibly older ones.
         version: of the weights that will train on the samples.
+        is_exact: whether the scorer's numerics promise that a row's bits do not depend on its batch.
         reencode: decodes ids and encodes the text again.
 
     Raises:
         WeightSyncError: the scorer has no weights of ``version``.
         NumericsError: a log-prob is not finite; the message names the sample.
+        RecheckError: a second path gave another log-prob than stage a4, though ``is_exact``; names the token and both.
     """
-    started = start_attribution(samples, scorer, version=version, reencode=reencode)
+    started = start_attribution(
+        samples, scorer, version=version, is_exact=is_exact, reencode=reencode
+    )
     return started.finish(started.score_present())
 
 
@@ -81,6 +90,7 @@ def start_attribution(
     scorer: Scorer,
     *,
     version: int,
+    is_exact: bool,
     reencode: Callable[[np.ndarray], Reencoding],
 ) -> "StartedAttribution":
     """Make every forward pass except that of ``version`` over the unchanged samples; arguments and errors as above."""
@@ -90,7 +100,11 @@ def start_attribution(
     return StartedAttribution(
         samples=samples,
         version=version,
+        is_exact=is_exact,
         passes=passes,
+        rescored=rescore_one(
+            samples, [audited_tokens(sample) for sample in samples], passes, version=version
+        ),
         again=again,
         reencoded_scores=_score_reencoded(samples, again, scorer, version),
     )
@@ -103,7 +117,11 @@ class StartedAttribution:
     samples: Sequence[Sample]
     version: int
     """Of the current weights."""
+    is_exact: bool
+    """Whether the numerics promise that a row's bits do not depend on its batch."""
     passes: Passes
+    rescored: Rescored | None
+    """One sample under the current weights by a second path; None if no token is audited."""
     again: Sequence[Reencoding]
     """Of each sample."""
     reencoded_scores: Mapping[int, np.ndarray]
@@ -111,7 +129,8 @@ class StartedAttribution:
 
     def score_present(self) -> list[np.ndarray]:
         """Make the missing pass: log-probs under the current weights, [T] for each sample."""
-        present = self.passes.of_version(self.version)
+        present = self.passes.of_version(self.version, "free")
+        self.passes.of_version(self.version, "replayed")
         for routes in ("replayed", "free"):
             self.passes.by_own_version(routes)
         return present
@@ -121,20 +140,27 @@ class StartedAttribution:
 
         Raises:
             NumericsError: a log-prob is not finite; the message names the sample.
+            RecheckError: see ``attribute_samples``.
         """
         self.passes.provide(self.version, present)
-        a4 = self.passes.of_version(self.version)
+        a4 = self.passes.of_version(self.version, "free")
+        a4_replayed = self.passes.of_version(self.version, "replayed")
         a2, is_held = self.passes.by_own_version("replayed")
         a3, _ = self.passes.by_own_version("free")
-        return [
+        audited = [
             _attributed(
                 sample,
-                trainer=(a2[i], a3[i], a4[i], self._a5(i, a4[i])),
+                trainer=(a2[i], a3[i], a4[i], self._a5(i, a4[i]), a4_replayed[i]),
                 is_held=is_held[i],
                 is_differing=self.again[i].partner_T < 0,
             )
             for i, sample in enumerate(self.samples)
         ]
+        if self.rescored is not None:
+            at = self.rescored.sample
+            recheck = self.rescored.compare(self.samples[at], a4[at], is_exact=self.is_exact)
+            audited[at] = replace(audited[at], recheck=recheck)
+        return audited
 
     def _a5(self, i: int, a4: np.ndarray) -> np.ndarray:
         if i not in self.reencoded_scores:
@@ -148,13 +174,13 @@ class StartedAttribution:
 def _attributed(
     sample: Sample,
     *,
-    trainer: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    trainer: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     is_held: np.ndarray,
     is_differing: np.ndarray,
 ) -> AuditedSample:
     is_audited = audited_tokens(sample)
     a1 = sample.rollout_log_probs.astype(np.float64)
-    a2, a3, a4, a5 = trainer
+    a2, a3, a4, a5, a4_replayed = trainer
     stages = Stages(
         a0=a1 - sample.kept_log_mass,
         a1=a1,
@@ -162,6 +188,7 @@ def _attributed(
         a3=a3,
         a4=a4,
         a5=a5,
+        a4_replayed=a4_replayed,
         is_attributed=is_audited & is_held,
     )
     return AuditedSample(
@@ -182,4 +209,4 @@ def _score_reencoded(
     if not at:
         return {}
     changed = [as_sample(samples[i], again[i]) for i in at]
-    return dict(zip(at, Passes(changed, scorer).of_version(version), strict=True))
+    return dict(zip(at, Passes(changed, scorer).of_version(version, "free"), strict=True))

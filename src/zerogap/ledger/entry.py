@@ -14,6 +14,7 @@ from zerogap.algorithms import (
     ledger_statistics,
 )
 from zerogap.ledger.attribution import AuditedSample
+from zerogap.ledger.recheck import Recheck
 from zerogap.obs import GAP_SOURCES
 
 _NUM_WORST = 5
@@ -50,6 +51,9 @@ class LedgerEntry:
     worst: tuple[WorstToken, ...] = ()
     """Tokens with the largest difference from one source that is not replayed, largest first; never exact zeros."""
 
+    recheck: Recheck | None = None
+    """The sample that a second path scored too; None if nothing was audited."""
+
     @classmethod
     def of(
         cls,
@@ -76,6 +80,7 @@ class LedgerEntry:
             num_differing=sum(int(one.is_differing.sum()) for one in audited),
             statistics=ledger_statistics(attributions),
             worst=_worst(audited, [s for s in GAP_SOURCES if s not in REPLAYED]),
+            recheck=next((one.recheck for one in audited if one.recheck is not None), None),
         )
 
     @property
@@ -104,6 +109,7 @@ class LedgerEntry:
             else {name: _views(statistics.sources[name]) for name in GAP_SOURCES},
             "total": {} if statistics is None else _views(statistics.total),
             "worst": [asdict(token) for token in self.worst],
+            "recheck": None if self.recheck is None else asdict(self.recheck),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -112,6 +118,7 @@ class LedgerEntry:
             "gap/num_samples": float(len(self.rollout_ids)),
             "gap/num_tokens": float(self.num_tokens),
             "gap/num_unattributed": float(self.num_unattributed),
+            **({} if self.recheck is None else {"gap/recheck/max": self.recheck.difference}),
         }
         if self.statistics is None:
             return counts
@@ -128,6 +135,10 @@ class LedgerEntry:
                 for name in GAP_SOURCES
                 for view in ("raw", "open")
                 for statistic in ("mean", "max")
+            },
+            **{
+                f"gap/{name}/open/signed_mean": sources[name].open.signed_mean
+                for name in GAP_SOURCES
             },
         }
 

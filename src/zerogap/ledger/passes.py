@@ -32,17 +32,23 @@ class Passes:
         for i, column in enumerate(columns):
             self._found.setdefault((i, version, routes), column.astype(np.float64))
 
-    def of_version(self, version: int) -> list[np.ndarray]:
-        """Scores of every sample by one version, with free routes.
+    def of_version(self, version: int, routes: Routes) -> list[np.ndarray]:
+        """Scores of every sample by one version.
 
         Raises:
             WeightSyncError: the weights of that version are not available.
         """
-        columns = self._columns(range(len(self._samples)), version, "free")
-        if columns is None:
-            msg = f"the scorer has no weights of version {version}, the version that trains now, so it cannot score its stages; give the ledger the version that the trainer holds"
-            raise WeightSyncError(msg)
-        return columns
+        columns = self._columns(range(len(self._samples)), version, routes)
+        return _held(columns, version)
+
+    def alone(self, sample: Sample, version: int) -> np.ndarray:
+        """Scores of one sample by itself with free routes, from a pass of its own: float64 [T].
+
+        Raises:
+            WeightSyncError: the weights of that version are not available.
+        """
+        scored = self._scorer.score([sample], version=version, routes=self._routes("free"))
+        return _held(scored, version)[0].astype(np.float64)
 
     def by_own_version(self, routes: Routes) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Scores of every token by the version that sampled it, and bool [T]: where that version is available."""
@@ -75,6 +81,13 @@ class Passes:
 
     def _routes(self, routes: Routes) -> Routes:
         return routes if self.has_routes else "replayed"
+
+
+def _held(columns: list[np.ndarray] | None, version: int) -> list[np.ndarray]:
+    if columns is None:
+        msg = f"the scorer has no weights of version {version}, the version that trains now, so it cannot score its stages; give the ledger the version that the trainer holds"
+        raise WeightSyncError(msg)
+    return columns
 
 
 def _versions(samples: Sequence[Sample]) -> list[int]:

@@ -31,7 +31,7 @@ class ConsoleSink:
         yield f"step {step:>{width}}/{self._total_steps}"
         for name, label, form in _COLUMNS:
             if name in metrics:
-                yield f"{label} {form(metrics[name])}"
+                yield f"{label} {form(metrics[name])}{_measured_on(name, metrics)}"
         if "reward/mean" not in metrics and "train/loss" in metrics:
             yield f"loss {_number(metrics['train/loss'])}"
         if "step/time_s" in metrics:
@@ -52,6 +52,12 @@ def _number(value: float) -> str:
 def _gap(value: float) -> str:
     """Exactly 0 must look different from nearly 0."""
     return "0.0" if value == 0 else f"{value:.1e}"
+
+
+def _measured_on(name: str, metrics: Metrics) -> str:
+    """The samples and tokens behind a number that is measured on a share of them."""
+    counts = [f"{metrics[key]:,.0f} {what}" for key, what in _COUNTS.get(name, ()) if key in metrics]  # fmt: skip
+    return f" ({', '.join(counts)})" if counts else ""
 
 
 def _rate(value: float) -> str:
@@ -78,3 +84,7 @@ _COLUMNS = (
     ("staleness/max", "stale", _rate),
     ("engine/tokens_per_s", "tok/s", _rate),
 )
+_COUNTS = {
+    "gap/total/mean": (("gap/num_samples", "samples"), ("gap/num_tokens", "tokens")),
+    "gap/trained/max": (("gap/trained/num_tokens", "tokens"),),
+}

@@ -19,6 +19,9 @@ _REWARD_PART = re.compile(r"reward/.+/mean")
 Reducer = Literal["mean", "max", "min", "sum", "last"]
 GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
 """The sources of the gap, in the order of the ledger's stages."""
+WEIGHED_SOURCES = ("numbers", "routing", "staleness")
+"""The sources inside old_log_probs - rollout_log_probs: what policy ratios and importance weights can see. Not sampling,
+because both log-probs are over the whole vocabulary, and not tokens, because both are of the sampled ids."""
 AlarmKind = Literal["gap", "entropy", "gradient", "truncation", "signal", "numerics"]
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 
@@ -108,7 +111,16 @@ def _declare() -> Iterator[Metric]:
     for name, reducer, description in _SINGLE:
         yield Metric(name, reducer, description)
     for source in GAP_SOURCES:
-        for view, cost in (("raw", "without replay"), ("open", "as the loss sees it")):
+        yield Metric(
+            f"gap/{source}/open/signed_mean",
+            "mean",
+            f"mean signed difference from {source}, with replays, nats per token; the five add up to gap/total/signed_mean",
+        )
+        seen = "in" if source in WEIGHED_SOURCES else "not in"
+        for view, cost in (
+            ("raw", "without replays"),
+            ("open", f"with replays; {seen} the ratios and weights of the loss"),
+        ):
             yield Metric(
                 f"gap/{source}/{view}/mean",
                 "mean",
@@ -147,15 +159,16 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("rollout/truncated_fraction", "mean", "share of samples that the token limit ended"),
     ("staleness/mean", "mean", "trainer's version minus the sample's oldest, over samples"),
     ("staleness/max", "max", "the same, largest"),
-    ("gap/total/mean", "mean", "mean |sum of the open sources| of an audited token: the gap that the loss sees"),
+    ("gap/total/mean", "mean", "mean |sum of the open sources| of an audited token: from the distribution that drew it to the policy that trains; the loss's ratios and weights contain all of it but sampling"),
     ("gap/total/max", "max", "largest |sum of the open sources| of an audited token"),
     ("gap/total/signed_mean", "mean", "mean signed sum of the open sources: shows a bias that |.| hides"),
     ("gap/total/k3", "mean", "mean exp(d) - 1 - d of the open sum: estimates KL(engine || trainer)"),
     ("gap/num_tokens", "sum", "audited tokens with a log-prob at every stage of the ledger"),
     ("gap/num_samples", "sum", "audited samples"),
+    ("gap/recheck/max", "max", "largest |difference| between stage a4 of one sample and the same scored alone, nats; 0 with exact numerics, or the run stops"),
     ("gap/num_unattributed", "sum", "audited tokens whose weights are not available: in no other gap metric"),
     ("gap/tokens/differing_share", "mean", "share of audited tokens whose id changes on re-tokenisation"),
-    ("gap/trained/mean", "mean", "mean |trainer's - engine's log-prob| of all tokens that the trainer scored before their update"),
+    ("gap/trained/mean", "mean", "mean |trainer's - engine's log-prob within its kept set| of all tokens that the trainer scored before their update"),
     ("gap/trained/max", "max", "largest |trainer's - engine's log-prob| of those"),
     ("gap/trained/num_tokens", "sum", "tokens that the trainer scored before their update"),
     ("policy/clip_fraction", "mean", "share of tokens where a clip bound decided the loss"),

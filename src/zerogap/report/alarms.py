@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from zerogap.obs import METRICS
 from zerogap.report.data import Json, RunData
-from zerogap.report.numbers import format_number
+from zerogap.report.numbers import format_number, plural
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ def alarm_rows(run: RunData) -> list[AlarmRow]:
 
 def _alarm(entry: Json, later: Sequence[Json]) -> AlarmRow:
     ended = next(_ends_of(entry["kind"], later), None)
+    value = _value(entry["first_value"]) if entry["metric"] in METRICS else ""
     return AlarmRow(
         steps=f"{entry['step']} to {ended}" if ended else f"{entry['step']} on",
         what=f"alarm: {entry['kind']}",
-        sign=f"{entry['metric']}{_value(entry['first_value'])} at step {entry['first_step']}",
+        sign=f"{entry['metric']}{value} at step {entry['first_step']}",
         why=entry["suspect"],
         command=entry["command"],
         is_failure=True,
@@ -57,7 +59,7 @@ def _decision(entry: Json) -> AlarmRow:
     return AlarmRow(
         steps=str(entry["step"]),
         what="budget: the run stops" if is_stop else f"budget: {entry['remedy']}",
-        sign=f"gap/total/mean{_value(entry['total'])}, above {format_number(entry['budget'])}",
+        sign=f"gap/total/mean{_value(entry['total'])}{_audited(entry)}, above {format_number(entry['budget'])}",
         why=f"mostly {entry['source']}{_value(entry['source_mean'])}",
         command="",
         is_failure=is_stop,
@@ -66,3 +68,12 @@ def _decision(entry: Json) -> AlarmRow:
 
 def _value(value: float | None) -> str:
     return " not finite" if value is None else f" {format_number(value)}"
+
+
+def _audited(entry: Json) -> str:
+    """What the ledger's mean is over; folders of older versions do not say."""
+    if "num_tokens" not in entry:
+        return ""
+    return (
+        f" over {plural(entry['num_tokens'], 'token')} of {plural(entry['num_samples'], 'sample')}"
+    )

@@ -3,6 +3,7 @@
 from zerogap.obs import GAP_SOURCES, is_reward_part, metric
 from zerogap.report.curves import Chart, draw_chart
 from zerogap.report.data import RunData
+from zerogap.report.numbers import plural
 from zerogap.report.plot import Form, Series
 from zerogap.report.scales import FLOAT32_EPSILON, ZERO_BAND, ZeroLogScale
 
@@ -16,7 +17,7 @@ def draw_charts(run: RunData) -> list[Chart]:
         _reward(run),
         _reward_parts(run),
         _gap(run),
-        _sources(run),
+        *_sources(run),
         _speed(run),
         _time(run),
         *_single(run),
@@ -52,7 +53,7 @@ def _gap(run: RunData) -> Chart | None:
     mean = _series(run, "gap/total/mean", "mean", 1)
     return draw_chart(
         "Gap between trainer and engine",
-        "|trainer's - engine's log-prob| of audited tokens before any update, in nats. Logarithmic above the break; exact zeros below it.",
+        f"|trainer's - engine's log-prob| of audited tokens before any update, in nats{_audited(run)}. Logarithmic above the break; exact zeros below it.",
         [largest, mean],
         scale=ZeroLogScale.around(value for one in (largest, mean) for _, value in one.points),
         rules=[(FLOAT32_EPSILON, "float32 rounding at 1")],
@@ -60,29 +61,58 @@ def _gap(run: RunData) -> Chart | None:
     )
 
 
-def _sources(run: RunData) -> Chart | None:
-    title = "Gap by source"
-    series = [
-        _series(run, f"gap/{source}/open/mean", source, slot, "stack")
+def _sources(run: RunData) -> list[Chart | None]:
+    """Signed means, which add up, and beside them mean |difference|, which does not."""
+    sizes = [
+        _series(run, f"gap/{source}/open/mean", source, slot)
         for slot, source in enumerate(GAP_SOURCES, start=1)
     ]
-    moved = [one for one in series if any(value for _, value in one.points)]
-    if moved:
-        zero = ", ".join(one.label for one in series if one.points and one not in moved)
-        rest = f" Exactly 0 at every step: {zero}." if zero else ""
-        return draw_chart(title, f"{_SOURCES}{rest}", moved)
+    moved = [one for one in sizes if any(value for _, value in one.points)]
+    if not moved:
+        return [_all_zero(run, sizes)]
+    zero = ", ".join(one.label for one in sizes if one.points and one not in moved)
+    rest = f" Exactly 0 at every step: {zero}." if zero else ""
+    signed = [
+        _series(run, f"gap/{one.label}/open/signed_mean", one.label, one.slot, "stack")
+        for one in moved
+    ]
+    total = _series(run, "gap/total/signed_mean", "sum", len(GAP_SOURCES) + 1)
+    return [
+        draw_chart(
+            "Gap by source",
+            f"Mean signed difference, trainer's minus engine's log-prob, from each source that no replay closes, in nats{_audited(run)}. "
+            f"Stacked: signed means add up to the sum, which can be near 0 while tokens differ.{rest}",
+            [*signed, total] if any(one.points for one in signed) else [],
+        ),
+        draw_chart(
+            "Size of each source",
+            f"Mean |difference| from each source, in nats{_audited(run)}. These do not add up: differences of opposite signs cancel in a token. "
+            "Logarithmic above the break; exact zeros below it.",
+            moved,
+            scale=ZeroLogScale.around(value for one in moved for _, value in one.points),
+            zero_band=ZERO_BAND,
+        ),
+    ]
+
+
+def _all_zero(run: RunData, sizes: list[Series]) -> Chart | None:
     # Bars of height 0 are invisible: five exact zeros are drawn as one line in their band.
-    zeros = max((one.points for one in series), key=len)
+    zeros = max((one.points for one in sizes), key=len)
     return draw_chart(
-        title,
-        f"{_SOURCES} All five are exactly 0 at every step.",
+        "Gap by source",
+        f"Mean |difference| from each source that no replay closes, in nats{_audited(run)}. All five are exactly 0 at every step.",
         [Series("all five", 1, zeros)],
         scale=ZeroLogScale.around([]),
         zero_band=ZERO_BAND,
     )
 
 
-_SOURCES = "Mean |difference| that the loss sees from each source, nats per audited token, stacked."
+def _audited(run: RunData) -> str:
+    """How much was measured, for a caption."""
+    tokens, samples = run.total("gap/num_tokens"), run.total("gap/num_samples")
+    if not (tokens and samples):
+        return ""
+    return f", over {plural(tokens, 'token')} of {plural(samples, 'sample')} in {plural(len(run.points('gap/num_tokens')), 'step')}"
 
 
 def _speed(run: RunData) -> Chart | None:

@@ -1,4 +1,4 @@
-"""The gap by source over a whole run, raw and as the loss saw it."""
+"""The gap by source over a whole run, raw and with replays."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,11 +63,17 @@ def _cell(value: float) -> GapCell:
 
 def _sentences(run: RunData) -> Iterator[str]:
     yield (
-        f"Nats per token over {plural(run.total('gap/num_tokens'), 'audited token')}; ledger.jsonl has each step. "
-        "Raw is what a source would cost without replay; open is what the loss sees."
+        f"Nats per token over {plural(run.total('gap/num_tokens'), 'audited token')}{_samples(run)}; ledger.jsonl has each step. "
+        "Raw is a source without replays; open is what replays leave of it. The loss's ratios and weights contain numbers, routing and staleness, "
+        "not sampling: they compare log-probs over the whole vocabulary."
     )
     if lost := run.total("gap/num_unattributed"):
         yield f"{plural(lost, 'more token')} could not be attributed, because the weights that sampled them are not available."
     if any(share for _, share in run.points("gap/tokens/differing_share")):
         share = _mean(run, "gap/tokens/differing_share")
         yield f"Re-tokenisation would change the ids of {format_share(share)}."
+
+
+def _samples(run: RunData) -> str:
+    samples = run.total("gap/num_samples")
+    return f" of {plural(samples, 'sample')}" if samples else ""

@@ -14,7 +14,7 @@ DENSE = 300
 """Lines with more points are drawn thinner, since they cross pixels more than once."""
 
 Form = Literal["line", "halo", "points", "stack"]
-"""A line; a wide pale line under another; marked points, joined over missing steps; stacked bars."""
+"""A line; a wide pale line under another; marked points, joined over missing steps; stacked bars, negative ones down from 0."""
 Points = Sequence[tuple[int, float]]
 """(step, value) with ascending steps; missing steps were not measured."""
 
@@ -73,7 +73,7 @@ class Plot:
         return at_share(self.scale.place(value))
 
     def shapes(self, series: Series, tops: Points | None) -> list[Shape]:
-        """What to draw: bars up to ``tops`` for a stack, else lines, and dots for lines of one point."""
+        """What to draw: bars that end at ``tops`` for a stack, else lines, and dots for lines of one point."""
         style = series.style + (" dense" if len(series.points) > DENSE else "")
         if tops is not None:
             return [Shape("path", style, d=self._bars(series.points, tops))]
@@ -104,14 +104,15 @@ def at_share(share: float) -> float:
 
 
 def stack(series: Sequence[Series]) -> dict[str, list[tuple[int, float]]]:
-    """Label -> (step, top of its bar); bars are stacked in order."""
-    reached: dict[int, float] = {}
+    """Label -> (step, end of its bar away from 0); bars are stacked in order, negative values down from 0."""
+    reached: dict[tuple[int, bool], float] = {}
     tops: dict[str, list[tuple[int, float]]] = {}
     for one in series:
         tops[one.label] = []
         for step, value in one.points:
-            reached[step] = reached.get(step, 0.0) + value
-            tops[one.label].append((step, reached[step]))
+            side = (step, value < 0)
+            reached[side] = reached.get(side, 0.0) + value
+            tops[one.label].append((step, reached[side]))
     return tops
 
 

@@ -74,7 +74,9 @@ def _gap_sentence(run: RunData) -> Iterator[str]:
     points = run.points("gap/total/max")
     if not points:
         return
-    tokens = f"{run.total('gap/num_tokens'):,.0f} audited tokens"
+    samples = run.total("gap/num_samples")
+    of = f" of {plural(samples, 'sample')}" if samples else ""
+    tokens = f"{run.total('gap/num_tokens'):,.0f} audited tokens{of}"
     step, largest = _largest_gap(run)
     if largest == 0:
         where = (
@@ -113,10 +115,11 @@ def _reward_tile(run: RunData) -> Iterator[Tile]:
 def _gap_tile(run: RunData) -> Iterator[Tile]:
     if run.points("gap/total/max"):
         step, largest = _largest_gap(run)
+        tokens = f"of {plural(run.total('gap/num_tokens'), 'token')}"
         if largest == 0:
-            yield Tile("Largest gap", "0.0", "in all steps", "nats", is_zero=True)
+            yield Tile("Largest gap", "0.0", f"{tokens}, in all steps", "nats", is_zero=True)
         else:
-            yield Tile("Largest gap", format_number(largest), f"at step {step}", "nats")
+            yield Tile("Largest gap", format_number(largest), f"{tokens}, at step {step}", "nats")
 
 
 def _steps_tile(run: RunData) -> Tile:

@@ -51,7 +51,10 @@ class RewardSource:
             return functools.partial(group_rewards_or_failures, bound)
         return lambda requests: [reward_or_failure(bound, request) for request in requests]
 
-    def _check_call(self, function: Callable[..., object]) -> None:
+    def _check_call(self, function: object) -> None:
+        if not callable(function):
+            msg = f"it is {function!r}, which cannot be called; name a function"
+            raise ConfigError(msg)
         try:
             signature = inspect.signature(function)
         except ValueError:

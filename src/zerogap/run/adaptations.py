@@ -19,7 +19,7 @@ class Adaptations(BaseModel, frozen=True):
     def of_recipe(cls, config: RunConfig) -> "Adaptations":
         """The settings of the recipe."""
         return cls(
-            corrections=config.corrections,
+            corrections=config.applied_corrections,
             lag=config.rollout.lag,
             is_exact=config.numerics == "exact",
         )

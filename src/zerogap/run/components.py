@@ -143,5 +143,6 @@ class Components:
             config.ledger,
             reencode=lambda ids: reencode(ids, tokenizer),
             seed=config.run.seed,
+            is_exact=self.adaptations.is_exact,
             trainer_scores=config.train.updates_per_step == 1,
         )

@@ -31,9 +31,16 @@ class Gathered:
     drawn: Rollouts
     """All samples, for statistics."""
     trained: Rollouts
-    """The samples that train."""
+    """The groups that train."""
     note: str = ""
     """A message for the user; may be empty."""
+
+    @property
+    def not_trained(self) -> Rollouts:
+        """The other groups: without a signal, or surplus."""
+        items = {n: item for n, item in self.drawn.items.items() if n not in self.trained.items}
+        groups = tuple(group for group in self.drawn.groups if group.group_id in items)
+        return Rollouts(groups=groups, items=items)
 
 
 Gatherer = Callable[[int, StepMetrics], Gathered]
@@ -108,7 +115,7 @@ class CompletionGatherer:
         if found.is_without_signal:
             kept = "the step keeps the first groups, without shaping"
         return (
-            f"step {step}: after {found.num_rounds} rounds, only {found.num_with_signal} of {self.num_prompts} groups have {have[dynamic.signal]}, "
+            f"step {step}: after {found.num_rounds} round{'' if found.num_rounds == 1 else 's'}, only {found.num_with_signal} of {self.num_prompts} groups have {have[dynamic.signal]}, "
             f"and {kept}; to get more, try harder or easier prompts, larger groups or a higher "
             "sampling_policy.dynamic_sampling.max_rounds or over_sampling"
         )

@@ -1,5 +1,6 @@
 """Messages that a run prints."""
 
+from zerogap.config import RunConfig
 from zerogap.rollout import Rollouts
 from zerogap.train import OldLogProbAudit, TrainMetrics
 from zerogap.types import Exclusion, SamplingParams, exclusion_reason
@@ -40,9 +41,20 @@ def warning_of_truncation(sampling: SamplingParams) -> str | None:
         return None
     given = f"top_k = {sampling.top_k}, top_p = {sampling.top_p}, min_p = {sampling.min_p}"
     return (
-        f"warning: rollout.sampling is truncated ({given}), but the loss scores the full distribution; "
-        "gap/sampling/* measures the difference (top_k = -1, top_p = 1, min_p = 0 closes it)"
+        f"warning: rollout.sampling is truncated ({given}), but the loss scores the full distribution, so "
+        "no ratio or weight contains the difference; gap/sampling/* measures it (top_k = -1, top_p = 1, min_p = 0 closes it)"
     )
+
+
+def describe_corrections(config: RunConfig) -> str | None:
+    """Whether samples of another policy are corrected by default, or not at all; None if there are none, or by choice."""
+    because = ", ".join(config.open_sources)
+    if config.has_default_corrections:
+        high = config.applied_corrections.weight.high if config.applied_corrections.weight else None
+        return f"corrections: importance weights truncated at {high:g}, because of {because} (corrections.auto = false switches them off)"
+    if because and not config.corrections.auto and not config.corrections.needs_old_log_probs:
+        return f"warning: corrections.auto = false, with {because}: samples of another policy train uncorrected, and the gradient is biased"
+    return None
 
 
 def warning_of_audit(step: int, audit: OldLogProbAudit) -> str | None:

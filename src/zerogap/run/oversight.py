@@ -40,7 +40,7 @@ class Oversight:
         return report.metrics
 
     def failed(self, step: int, error: NumericsError) -> None:
-        """Take the error of a step that failed because a number was not finite."""
+        """Take the error of a step that failed because a number was not finite or had two values."""
         self._note(self._watch.failed(step, error))
         self.tell()
 
@@ -67,7 +67,14 @@ class Oversight:
 
     def _keep_budget(self, step: int, metrics: Mapping[str, float]) -> None:
         open_means = {source: metrics[f"gap/{source}/open/mean"] for source in GAP_SOURCES}
-        decision = self._budget.observe(step, metrics["gap/total/mean"], open_means, self._remedies)
+        decision = self._budget.observe(
+            step,
+            metrics["gap/total/mean"],
+            open_means,
+            self._remedies,
+            num_tokens=int(metrics["gap/num_tokens"]),
+            num_samples=int(metrics["gap/num_samples"]),
+        )
         if decision is None:
             return
         self._file.write(decision.to_json())

@@ -41,7 +41,7 @@ def _load_teacher(config: TeacherConfig | None, policy: Policy) -> Teacher | Non
 def settings_of_recipe(config: RunConfig) -> StepSettings:
     """The settings of a step if no GEMM was timed and no remedy applied."""
     return StepSettings(
-        gemm="exact", is_exact=config.numerics == "exact", corrections=config.corrections
+        gemm="exact", is_exact=config.numerics == "exact", corrections=config.applied_corrections
     )
 
 

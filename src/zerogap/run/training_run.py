@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from zerogap.algorithms import call_user_function, user_function
 from zerogap.config import RunConfig
 from zerogap.errors import NumericsError
 from zerogap.ledger import StartedAudit, trained_gap
@@ -38,6 +39,7 @@ from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
+    describe_corrections,
     describe_failures,
     describe_missing_signal,
     describe_sharing,
@@ -74,6 +76,8 @@ class TrainingRun:
         self._open = ExitStack()
         self._began_s = monotonic_s()
         self._checkpointed_step = -1
+        self._trained_step = -1
+        """Step whose updates the trainer has finished; its version is published later."""
 
     def __enter__(self) -> "TrainingRun":
         try:
@@ -92,8 +96,12 @@ class TrainingRun:
         torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
-        if warning := warning_of_truncation(self.config.rollout.sampling.params()):
-            self._console.print(warning)
+        for path in self.config.user_functions:
+            user_function(path)
+        sampling = self.config.rollout.sampling.params()
+        for line in (warning_of_truncation(sampling), describe_corrections(self.config)):
+            if line is not None:
+                self._console.print(line)
         self.components = Components(self.config, policy, say=self._say)
         self._open.callback(lambda: self.components.serving.close())
         self.workload = self._open.enter_context(Workload(self.config, policy))
@@ -141,19 +149,21 @@ class TrainingRun:
             try:
                 audit = self._start_audit(step, gathered.trained)
                 trained = self._train(step, gathered.trained, metrics)
-                self._finish_audit(audit, gathered.trained, trained, metrics)
+                self._finish_audit(audit, trained, metrics)
             except NumericsError as error:
                 self.workload.stream.load_state_dict(prompts_before)
-                self._give_up(step, gathered.trained, error)
+                self._give_up(step, gathered, error)
                 raise
             self._publish(step)
             if self._is_due(self.config.obs.rollouts_every, step):
-                self._save_rollouts(step, gathered.trained, trained)
+                self._save_rollouts(step, gathered, trained)
             if self._is_due(self.config.evaluate.every, step):
                 self._evaluate(metrics)
             metrics.add_all(self._oversight.observe(step, metrics.reduce()))
         # Before the checkpoint: a run that is killed between the two repeats the step, so no line is lost.
-        self._report(metrics)
+        reported = self._report(metrics)
+        if self.config.obs.on_step is not None:
+            call_user_function(self.config.obs.on_step, step, reported, gathered.trained.samples)
         if self._is_due(self.config.run.checkpoint_every, step):
             self._checkpoint()
         self._oversight.tell()
@@ -185,16 +195,13 @@ class TrainingRun:
     def _finish_audit(
         self,
         audit: StartedAudit,
-        rollouts: Rollouts,
         trained: TrainMetrics | None,
         metrics: StepMetrics,
     ) -> None:
         """Give the audit its last stage: the log-probs that the trainer computed before its first update."""
-        names = [sample.rollout_id for sample in rollouts.samples]
-        # If no sample could train, none was audited.
-        own = {} if trained is None else dict(zip(names, trained.old_log_probs, strict=True))
         with self.files.spans.span("audit"):
-            entry = audit.finish(own)
+            # If no sample could train, none was audited.
+            entry = audit.finish([] if trained is None else trained.old_log_probs)
         self.files.ledger.write(entry.to_json())
         metrics.add_all(entry.metrics())
 
@@ -214,6 +221,7 @@ class TrainingRun:
             trainer, show = components.trainer, show_training(phase)
             plan = trainer.plan(samples, exact_version=components.exact_version, on_progress=show)
             trained = trainer.step(plan, on_progress=show)
+            self._trained_step = step
             return_free_memory()
         add_train_metrics(metrics, trained)
         metrics.add_all(trained_gap(samples, trained.old_log_probs))
@@ -236,31 +244,36 @@ class TrainingRun:
             self.files.versions.write(version_line(step, published.fingerprint, settings))
             self.engine.resume_memory_occupation()
 
-    def _save_rollouts(self, step: int, rollouts: Rollouts, trained: TrainMetrics | None) -> None:
+    def _save_rollouts(self, step: int, gathered: Gathered, trained: TrainMetrics | None) -> None:
         columns = (
             {} if trained is None else {"old_log_probs": np.concatenate(trained.old_log_probs)}
         )
         notes = {
             name: {"item_id": item.item_id, "question": item.question, "answer": item.answer}
-            for name, item in rollouts.items.items()
+            for name, item in gathered.drawn.items.items()
         }
         with self.files.spans.span("save_rollouts"):
+            if others := gathered.not_trained.samples:
+                save_rollouts(self.folder.not_trained(step), others, notes=notes)
             save_rollouts(
-                self.folder.rollouts(step), rollouts.samples, notes=notes, trainer_columns=columns
+                self.folder.rollouts(step),
+                gathered.trained.samples,
+                notes=notes,
+                trainer_columns=columns,
             )
 
     def _is_due(self, every: int, step: int) -> bool:
         return every > 0 and (step % every == 0 or step == self.config.run.steps)
 
-    def _give_up(self, step: int, rollouts: Rollouts, error: NumericsError) -> None:
+    def _give_up(self, step: int, gathered: Gathered, error: NumericsError) -> None:
         """After a number that is not finite: save the step's rollouts, and the step before it if its weights are intact."""
         self._oversight.failed(step, error)
         if self.config.obs.rollouts_every:
             # Even if they are not due: the command that the alarm suggests reads them.
-            self._save_rollouts(step, rollouts, None)
-        if self.components.trainer.is_inconsistent:
+            self._save_rollouts(step, gathered, None)
+        if self.components.trainer.is_inconsistent or self._trained_step == step:
             self._console.print(
-                f"step {step} failed after the first of its updates, so the weights are inconsistent and are not saved; "
+                f"step {step} failed after the first of its updates, so its weights are not to be trusted and are not saved; "
                 "run the same command again to continue from the last checkpoint"
             )
         elif self.step_number:
@@ -403,12 +416,13 @@ class TrainingRun:
 
     # ------------------------------------------------------------ telling
 
-    def _report(self, metrics: StepMetrics) -> None:
+    def _report(self, metrics: StepMetrics) -> dict[str, float]:
+        """Write the step's line; returns its metrics."""
         add_times(metrics, self.files.spans.take_totals())
         metrics.add("memory/peak_bytes", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-        self.files.write_step(
-            self.step_number, self.components.version, with_rates(metrics.reduce())
-        )
+        reported = with_rates(metrics.reduce())
+        self.files.write_step(self.step_number, self.components.version, reported)
+        return reported
 
     def _say(self, text: str) -> None:
         if not self._is_quiet:

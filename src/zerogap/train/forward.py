@@ -153,6 +153,20 @@ def scores(
 
 
 @torch.no_grad()
+def entropies(
+    model: CausalLM,
+    batches: Iterable[MicroBatch],
+    samples: Sequence[Sample],
+    *,
+    compute: Compute = PLAIN,
+) -> Iterator[tuple[MicroBatch, np.ndarray]]:
+    """Each micro-batch with the entropy of the distribution that each target was drawn from, float32 [R], nats."""
+    for batch in batches:
+        _, entropy_R = score_micro_batch(model, batch, samples, compute=compute)
+        yield batch, to_host(entropy_R)
+
+
+@torch.no_grad()
 def square_sums(
     model: CausalLM,
     batches: Iterable[MicroBatch],

@@ -49,7 +49,7 @@ def micro_batch_loss(
         sum of [ w (loss's term + KL term) + teacher's term - entropy's term ] / denominator
 
     w are the importance weights. A token that corrections reject is in none of the terms; one that ``off_policy_kl`` drops is
-    missing from the loss's term alone. Arithmetic is in float64: it costs nothing beside the forward pass, and leaves only
+    missing from the loss's term alone, and so is one outside the entropies' top quantile. Arithmetic is in float64: it costs nothing beside the forward pass, and leaves only
     the kernels' rounding.
 
     Returns:
@@ -69,6 +69,8 @@ def micro_batch_loss(
     if algorithm.has_policy_ratio or not algorithm.loss.trains_on_completions:
         surrogate = targets.surrogate(log_probs_R, algorithm)
         stays_R = keep_R & targets.stays(log_probs_R, plan.off_policy_kl)
+        if plan.policy_keep_S is not None:
+            stays_R = stays_R & targets.read(plan.policy_keep_S)
         total = total + share(surrogate.numerator_T, stays_R, weight_R)
     if algorithm.kl.is_on:
         total = total + share(targets.kl(log_probs_R, algorithm), keep_R, weight_R)

@@ -13,7 +13,7 @@ from zerogap.kernels import Compute
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
 from zerogap.train.critic import Critic
-from zerogap.train.forward import scores, square_sums
+from zerogap.train.forward import entropies, scores, square_sums
 from zerogap.train.metrics import Phase
 from zerogap.train.packing import MicroBatch, UpdateBatches, pack
 from zerogap.train.plan import StepPlan
@@ -78,6 +78,8 @@ class Passes:
         if phase == "values":
             assert self.critic is not None, "a loss that needs a critic has one"
             return self.critic.values(batches, compute=self.compute)
+        if phase == "entropy":
+            return entropies(self.model, batches, samples, compute=self.compute)
         if phase == "square_sums":
             return square_sums(self.model, batches, samples, compute=self.compute)
         teacher = None if self.teacher is None else self.teacher.model

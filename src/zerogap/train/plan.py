@@ -48,6 +48,10 @@ class StepPlan:
     """int64 [P, 2]: (preferred, other), if answers are compared."""
     trains_policy: bool
     """False while a critic trains alone."""
+    num_epochs: int = 1
+    """Passes over the samples."""
+    policy_keep_S: np.ndarray | None = None
+    """bool [S]: tokens of the loss's own term, if only those of high entropy have one."""
 
     def __post_init__(self) -> None:
         _lock(self)
@@ -60,11 +64,11 @@ class StepPlan:
     @property
     def num_updates(self) -> int:
         """How many updates the step makes."""
-        return self.tokens.who.num_updates
+        return self.tokens.who.num_updates * self.num_epochs
 
     def is_member_B(self, update: int) -> np.ndarray:
         """Bool [B]: the samples of an update's train batch."""
-        return self.tokens.who.update_B == update
+        return self.tokens.who.update_B == update % self.tokens.who.num_updates
 
     def pairs_of(self, update: int) -> np.ndarray:
         """int64 [P, 2]: the pairs of an update that are in this plan, or in this process's share of it."""

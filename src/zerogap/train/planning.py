@@ -64,20 +64,26 @@ def plan_step(
     # Advantages or corrections may need all of them; otherwise the first update's forward pass gives its own.
     is_needed_first = algorithm.needs_old_first
     is_later_B = (who.update_B > 0) & algorithm.has_policy_ratio
-    old = (
-        from_the_engine(tokens)
-        if config.old_log_probs == "rollout"
-        else decide_old_log_probs(
+    is_bypass = config.old_log_probs == "rollout"
+
+    def decide_own(is_wanted_B: np.ndarray) -> OldLogProbs:
+        return decide_old_log_probs(
             tokens,
             score,
-            is_wanted_B=who.is_kept_B if is_needed_first else is_later_B,
+            is_wanted_B=is_wanted_B,
             leaf_B=leaf_B,
             exact_version=exact_version,
             audit_share=config.audit_share,
             seed=step_number,
             is_final=is_needed_first,
         )
-    )
+
+    if is_bypass:
+        old = from_the_engine(tokens)
+        # The ratio divides by the engine's; a rejection compares them with the policy's own all the same.
+        own = decide_own(who.is_kept_B) if algorithm.corrections.needs_old_log_probs else old
+    else:
+        old = own = decide_own(who.is_kept_B if is_needed_first else is_later_B)
     scored = Scored(
         old_S=old.old_S,
         reference_S=score("reference", who.is_kept_B) if algorithm.needs_reference else None,
@@ -99,10 +105,12 @@ def plan_step(
         old=old,
         ref_log_probs_S=scored.reference_S,
         values_S=scored.values_S,
-        corrections=_correct(tokens, old, algorithm.corrections),
+        corrections=_correct(tokens, own, algorithm.corrections),
         off_policy_kl=algorithm.corrections.off_policy_kl,
         pairs_P2=pairs_P2,
         trains_policy=not is_critic_alone,
+        num_epochs=config.epochs,
+        policy_keep_S=_high_entropy(tokens, score, algorithm.entropy.top_quantile),
     )
 
 
@@ -120,6 +128,15 @@ def _learners(
         return kept_B
     is_nonzero_S = tokens.trains_S & (advantages.column_S != 0)
     return kept_B & np.isin(leaf_B, leaf_B[tokens.sample_S[is_nonzero_S]])
+
+
+def _high_entropy(tokens: StepTokens, score: Score, top_quantile: float) -> np.ndarray | None:
+    """Bool [S]: the tokens with the highest entropies at the start of the step; None if all of them train."""
+    if top_quantile == 1:
+        return None
+    entropy_S = score("entropy", tokens.who.is_kept_B)
+    threshold = np.quantile(entropy_S[tokens.trains_S], 1 - top_quantile)
+    return tokens.trains_S & (entropy_S >= threshold)
 
 
 def _correct(

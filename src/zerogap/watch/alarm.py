@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerogap.obs import AlarmKind
+from zerogap.obs import METRICS, AlarmKind
 from zerogap.watch.hysteresis import Change
 
 TITLES: dict[AlarmKind, str] = {
@@ -13,7 +13,7 @@ TITLES: dict[AlarmKind, str] = {
     "gradient": "the gradient has a spike",
     "truncation": "completions are cut off",
     "signal": "most groups carry no signal",
-    "numerics": "a number is not finite",
+    "numerics": "a number is not finite, or two computations of it differ",
 }
 
 
@@ -26,8 +26,9 @@ class Alarm:
     step: int
     """The step at which it went on or off."""
     metric: str
+    """A declared metric, or in words what failed in a step."""
     value: float | None
-    """Value of ``metric`` at ``step`` (``signal``: as a share of groups); None if it is not finite."""
+    """Value of ``metric`` at ``step`` (``signal``: as a share of groups); None if it is not finite or not a metric."""
     limit: float | None
     """The limit for ``value``; None for ``numerics``."""
     first_step: int
@@ -47,8 +48,12 @@ class Alarm:
         if self.change == "off":
             return f"alarm {self.kind} is over at step {self.step}: {self.metric} = {_number(self.value)}"  # fmt: skip
         beyond = "" if self.limit is None else f" (limit {_number(self.limit)})"
-        sign = f"first sign at step {self.first_step}, {_number(self.first_value)}"
-        return f"alarm {self.kind}: {TITLES[self.kind]}: {self.metric} = {_number(self.value)}{beyond} at step {self.step}, {sign}; suspect: {self.suspect}; look closer: {self.command}"
+        if self.metric in METRICS:
+            sign = f"first sign at step {self.first_step}, {_number(self.first_value)}"
+            found = f"{self.metric} = {_number(self.value)}{beyond} at step {self.step}, {sign}"
+        else:
+            found = f"{self.metric} at step {self.step}"
+        return f"alarm {self.kind}: {TITLES[self.kind]}: {found}; suspect: {self.suspect}; look closer: {self.command}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,9 @@ correction never counts as a smaller gap. Goes out: nothing, a remedy to apply, 
 error that names the source. A pure state machine; ``Remedies`` does the work.
 
 The order is fixed, cheapest first: corrections, staleness (one step of lag at a time, down to none), numerics, the end.
-Each needs ``patience`` consecutive audited steps above the budget. A remedy that cannot apply, or whose source is
+Each needs ``patience`` consecutive audited steps above the budget. A remedy that cannot apply, or whose sources are all
 exactly 0, is skipped this time, and the log says why. It may apply later: with a lag, the first samples are not yet old.
+No remedy exists for ``sampling``: the recipe truncates, and importance weights do not contain it.
 """
 
 from collections.abc import Mapping
@@ -16,15 +17,25 @@ from typing import Any, Protocol, get_args
 from zerogap.config import MismatchConfig
 from zerogap.config.monitoring import Remedy
 from zerogap.errors import MismatchError
-from zerogap.obs import GAP_SOURCES
+from zerogap.obs import WEIGHED_SOURCES
 
 ORDER: tuple[Remedy, ...] = get_args(Remedy)
 _CLOSES: dict[Remedy, tuple[str, ...]] = {
-    "corrections": GAP_SOURCES,
+    "corrections": WEIGHED_SOURCES,
     "staleness": ("staleness",),
     "numerics": ("numbers",),
 }
 """The sources that each remedy addresses. Corrections close no source: they weight the tokens by it."""
+_WHY_NOTHING: dict[Remedy, str] = {
+    "corrections": "the gap from numbers, routing and staleness is 0.0, and importance weights contain no other source",
+    "staleness": "the gap from staleness is 0.0",
+    "numerics": "the gap from numbers is 0.0",
+}
+"""Why a remedy is skipped whose sources are all exactly 0."""
+_HOW_TO_CLOSE = {
+    "sampling": "set rollout.sampling.top_p = 1, top_k = -1 and min_p = 0 (no remedy closes it, and importance weights do not contain it)"
+}
+"""What a user can do about a source that no remedy addresses; the others: docs/numerics.md."""
 
 
 class Remedies(Protocol):
@@ -51,6 +62,10 @@ class Decision:
     total: float
     """gap/total/mean of the step, nats per token, before corrections."""
     budget: float
+    num_tokens: int
+    """Audited tokens of the step, which ``total`` is over."""
+    num_samples: int
+    """Samples that they belong to."""
     num_steps_above: int
     """Consecutive audited steps above the budget, this one included."""
     source: str
@@ -80,7 +95,8 @@ class Decision:
     def error(self) -> MismatchError:
         """The error that ends the run."""
         tried = "; ".join(f"{remedy}: {why}" for remedy, why in self.passed_over)
-        msg = f"{self._finding()}, and no remedy is left in mismatch.remedies ({tried}). The largest source is {self.source} ({self.source_mean:.3g} nats): close it (see docs/numerics.md), or set a higher mismatch.budget"
+        cure = _HOW_TO_CLOSE.get(self.source, "close it (see docs/numerics.md)")
+        msg = f"{self._finding()}, and no remedy is left in mismatch.remedies ({tried}). The largest source is {self.source} ({self.source_mean:.3g} nats): {cure}, or set a higher mismatch.budget"
         return MismatchError(msg)
 
     def lines(self) -> list[str]:
@@ -101,7 +117,7 @@ class Decision:
 
     def _finding(self) -> str:
         steps = "1 audited step" if self.num_steps_above == 1 else f"{self.num_steps_above} audited steps"  # fmt: skip
-        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats has been above mismatch.budget = {self.budget:.3g} for {steps}"
+        return f"step {self.step}: gap/total/mean = {self.total:.3g} nats over {self.num_tokens:,} tokens of {self.num_samples:,} samples has been above mismatch.budget = {self.budget:.3g} for {steps}"
 
 
 class BudgetController:
@@ -113,7 +129,14 @@ class BudgetController:
         self._num_above = 0
 
     def observe(
-        self, step: int, total: float, open_means: Mapping[str, float], remedies: Remedies
+        self,
+        step: int,
+        total: float,
+        open_means: Mapping[str, float],
+        remedies: Remedies,
+        *,
+        num_tokens: int,
+        num_samples: int,
     ) -> Decision | None:
         """Take one audited step; call it for no others.
 
@@ -122,6 +145,8 @@ class BudgetController:
             total: gap/total/mean, nats per token.
             open_means: gap/<source>/open/mean by source.
             remedies: only asked what can be applied.
+            num_tokens: audited ones, which the means are over.
+            num_samples: that they belong to.
         """
         budget = self._config.budget
         if budget is None:
@@ -136,6 +161,8 @@ class BudgetController:
             step=step,
             total=total,
             budget=budget,
+            num_tokens=num_tokens,
+            num_samples=num_samples,
             num_steps_above=num_above,
             source=source,
             source_mean=mean,
@@ -161,8 +188,7 @@ class BudgetController:
             target = max(_CLOSES[remedy], key=lambda source: open_means.get(source, 0.0))
             why_not = self._why_not(remedy, remedies)
             if open_means.get(target, 0.0) <= 0:
-                sources = " and ".join(_CLOSES[remedy])
-                why_not = f"the gap from {sources} is 0.0"
+                why_not = _WHY_NOTHING[remedy]
             if why_not is None:
                 return remedy, target, passed_over
             passed_over.append((remedy, why_not))

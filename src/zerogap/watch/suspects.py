@@ -10,7 +10,7 @@ Metrics = Mapping[str, float]
 _SOURCES = {
     "tokens": "re-encoded text gave other ids than were sampled",
     "routing": "the trainer's router chooses different experts than the engine's",
-    "sampling": "sampling is truncated (top_p, top_k, min_p), and the loss scores the full distribution",
+    "sampling": "sampling is truncated (top_p, top_k, min_p), but the loss scores the full distribution, so no ratio or weight contains it",
     "numbers": "engine and trainer use different kernels or precisions",
     "staleness": "samples come from older weights than the trainer's",
 }
@@ -41,7 +41,14 @@ def _of_gap(metrics: Metrics) -> str:
     if found is None or found[1] == 0:
         return "no token was attributed in this step"
     source, mean = found
-    return f"{source} (gap/{source}/open/mean = {mean:.3g} nats): {_SOURCES[source]}"
+    return f"{source} (gap/{source}/open/mean = {mean:.3g} nats{_audited(metrics)}): {_SOURCES[source]}"
+
+
+def _audited(metrics: Metrics) -> str:
+    """What the ledger's numbers of the step are over."""
+    if not {"gap/num_tokens", "gap/num_samples"} <= metrics.keys():
+        return ""
+    return f" over {metrics['gap/num_tokens']:,.0f} tokens of {metrics['gap/num_samples']:,.0f} samples"  # fmt: skip
 
 
 def _of_entropy(metrics: Metrics) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zerogap.config import WatchConfig
-from zerogap.errors import NumericsError
+from zerogap.errors import NumericsError, RecheckError
 from zerogap.obs import ALARM_KINDS, AlarmKind
 from zerogap.watch.alarm import Alarm, WatchReport
 from zerogap.watch.hysteresis import Change, Hysteresis, Reading
@@ -38,9 +38,10 @@ class Watch:
         return self._report(changed)
 
     def failed(self, step: int, error: NumericsError) -> WatchReport:
-        """Take the error of a step that failed because a number was not finite."""
+        """Take the error of a step that failed because a number was not finite or had two values."""
         if self._turn_numerics_on(step):
-            return self._report([self._numerics(step, "a number in the step", str(error))])
+            what = "a log-prob has two values" if isinstance(error, RecheckError) else "a number is not finite"  # fmt: skip
+            return self._report([self._numerics(step, what, str(error))])
         return self._report([])
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.recorded_run import change_column, copy_without
+from helpers.recorded_run import change_column, copy_without, make_run
 from helpers.train_batches import train_on
 from rich.console import Console
 
@@ -170,3 +170,32 @@ def test_another_initial_model_is_noticed(
     run = keep_fingerprints(folder, {0: "another", **fingerprints})
     with pytest.raises(CheckpointError, match="not the one that the run started from"):
         rewind(run, 1, progress=QUIET)
+
+
+def test_steps_with_masked_samples_are_recomputed(tmp_path: Path):
+    made = make_run(
+        tmp_path / "run",
+        steps=3,
+        sampling_policy__truncated="mask",
+        sampling_policy__overlong__buffer_tokens="8",
+        sampling_policy__dynamic_sampling__over_sampling="2.0",
+        rollout__sampling__max_new_tokens="60",
+        train__updates_per_step="3",
+        loss__kind="dapo",
+    )
+    run = RecordedRun(copy_without(made, tmp_path / "copy", CHECKPOINTS, "not_trained"))
+    assert all(run.metrics(step)["excluded/masked"] > 0 for step in (1, 2, 3))
+    found = rewind(run, 3, progress=QUIET)
+    assert found.is_proven
+    assert weight_fingerprint(found.policy.model) == run.versions[3].fingerprint
+
+
+def test_steps_without_a_signal_are_recomputed(tmp_path: Path):
+    # Random weights give no exact answer, so all rewards are 0.
+    made = make_run(tmp_path / "run", steps=2, reward__kind="exact")
+    run = RecordedRun(copy_without(made, tmp_path / "copy", CHECKPOINTS))
+    assert [run.metrics(step)["train/num_updates_without_signal"] for step in (1, 2)] == [1, 1]
+    found = rewind(run, 2, progress=QUIET)
+    assert found.is_proven
+    versions = [weight_fingerprint(found.policy.model), *(run.versions[v].fingerprint for v in range(3))]  # fmt: skip
+    assert len(set(versions)) == 1

@@ -132,4 +132,5 @@ def test_a_run_that_trains_on_answers_has_no_gap_to_audit(recorded: Path, tmp_pa
 def test_no_worst_tokens_are_shown_if_none_are_asked_for(recorded: Path):
     audit = audit_step(recorded, step=2, quiet=True)
     *_, last = (line for line in describe_audit(audit, num_worst=0) if line)
-    assert last.startswith("nats per token")
+    assert last.startswith("scored by a second path: ")
+    assert last.endswith(", largest difference 0.0")

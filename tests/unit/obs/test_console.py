@@ -31,6 +31,12 @@ def test_a_step_is_one_line_even_on_a_narrow_terminal():
     ]
 
 
+def test_the_gap_says_how_many_samples_and_tokens_it_is_of():
+    metrics = {"gap/total/mean": 0.0, "gap/num_samples": 4, "gap/num_tokens": 1234, "gap/trained/max": 0.0, "gap/trained/num_tokens": 9999}  # fmt: skip
+    (line,) = _lines((1, metrics))
+    assert "gap 0.0 (4 samples, 1,234 tokens)  max 0.0 (9,999 tokens)" in line
+
+
 def test_a_gap_that_is_not_zero_never_looks_like_zero():
     (line,) = _lines((1, {"gap/total/mean": 1e-9}))
     assert "gap 1.0e-09" in line

@@ -24,7 +24,10 @@ def records(num_bad, num_calm):
     totals = [0.5] * num_bad + [0.0] * num_calm
     found = [a.to_json() for i, t in enumerate(totals, 1) for a in watch.observe(i, {"gap/total/mean": t}).alarms]  # fmt: skip
     control = BudgetController(MismatchConfig(budget=0.01, patience=num_bad))
-    decisions = [control.observe(i, t, {"tokens": t}, Nothing()) for i, t in enumerate(totals, 1)]
+    decisions = [
+        control.observe(i, t, {"tokens": t}, Nothing(), num_tokens=1200, num_samples=4)
+        for i, t in enumerate(totals, 1)
+    ]
     return json.loads(json.dumps(found + [d.to_json() for d in decisions if d]))
 
 
@@ -39,6 +42,7 @@ def test_an_alarm_has_its_steps_its_first_sign_and_the_command():
     assert alarm.command == "zerogap audit runs/x --step 1"
     assert (stop.steps, stop.what) == ("3", "budget: the run stops")
     assert stop.why == "mostly tokens 0.500"
+    assert stop.sign.startswith("gap/total/mean 0.500 over 1,200 tokens of 4 samples, above")
 
 
 def test_an_alarm_that_is_still_on_says_so():

@@ -84,7 +84,11 @@ def test_the_gap_tile_is_zero_only_when_every_step_is():
 
     assert gap_tile(step_record(1), step_record(2)).is_zero
     largest = gap_tile(step_record(1, gap__total__max=3e-8), step_record(2))
-    assert (largest.is_zero, largest.value, largest.note) == (False, "3.0e-08", "at step 1")
+    assert (largest.is_zero, largest.value, largest.note) == (
+        False,
+        "3.0e-08",
+        "of 640 tokens, at step 1",
+    )
 
 
 def test_what_was_not_measured_has_no_tile():

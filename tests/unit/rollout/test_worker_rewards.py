@@ -11,6 +11,7 @@ from zerogap.config.reward import MathVerifyReward
 from zerogap.data import PromptItem
 from zerogap.errors import ConfigError, RewardFailed
 from zerogap.rollout import RewardRequest, RewardResult, WorkerRewards, build_rewards
+from zerogap.rollout.reward_source import RewardSource
 
 MISBEHAVE = "helpers.reward_functions:misbehave"
 DEADLINE_S = 3.0
@@ -143,29 +144,29 @@ GROUP_FAILURES = {
 }
 
 
-@pytest.mark.parametrize("first", [name for name, reason in GROUP_FAILURES.items() if reason])
-def test_a_failing_call_fails_its_group_and_no_other(workers, first):
-    rewards = workers(GROUPS, takes="group", timeout_s=DEADLINE_S, num_workers=1)
+def test_a_failing_call_fails_its_group_and_no_other(workers):
+    rewards = workers(GROUPS, takes="group", timeout_s=DEADLINE_S)
+    failing = [first for first, reason in GROUP_FAILURES.items() if reason]
 
-    async def both():
-        groups = [[first, "b", "c"], ["ok", "b"]]
+    async def together():
+        groups = [[first, "b", "c"] for first in ("ok", *failing, "ok")]
         return await asyncio.gather(*(rewards.reward([request(c) for c in g]) for g in groups))
 
-    failed, fine = asyncio.run(both())
-    assert len(failed) == 3
-    assert all(isinstance(r, RewardFailed) for r in failed)
-    assert GROUP_FAILURES[first] in str(failed[2])
-    assert fine == [RewardResult(2.0)] * 2
+    first, *failed, last = asyncio.run(together())
+    assert first == last == [RewardResult(3.0)] * 3
+    for name, results in zip(failing, failed, strict=True):
+        assert len(results) == 3
+        assert all(isinstance(r, RewardFailed) for r in results), name
+        assert GROUP_FAILURES[name] in str(results[2])
 
 
-@pytest.mark.parametrize(
-    ("first", "reason"), [("one fails", "unreadable"), ("one is nan", "not a finite number")]
-)
-def test_a_failure_in_the_list_fails_one_sample(workers, first, reason):
-    one, *others = of_group(workers(GROUPS, takes="group"), first, "b", "c")
-    assert isinstance(one, RewardFailed)
-    assert reason in str(one)
-    assert others == [RewardResult(3.0)] * 2
+def test_a_failure_in_the_list_fails_one_sample(workers):
+    rewards = workers(GROUPS, takes="group", num_workers=1)
+    for first, reason in {"one fails": "unreadable", "one is nan": "not a finite number"}.items():
+        one, *others = of_group(rewards, first, "b", "c")
+        assert isinstance(one, RewardFailed)
+        assert reason in str(one)
+        assert others == [RewardResult(3.0)] * 2
 
 
 @pytest.mark.parametrize(
@@ -175,15 +176,24 @@ def test_a_failure_in_the_list_fails_one_sample(workers, first, reason):
         ("length", {"takes": "group"}, "which takes a completion, but takes = 'group'; set takes = 'completion'"),
         ("length", {"params": {"scael": 2.0}}, "it is called as (completion, item, sample, scael=2.0), but it is declared as (completion, item, sample, *, scale=1.0): got an unexpected keyword argument 'scael'; change"),
         ("no_arguments", {"takes": "group"}, "it is called as (completions, item, samples), but it is declared as (): too many positional"),
-        ("MISBEHAVE", {}, "is not a callable object"),
+        ("MISBEHAVE", {}, "it is 'not a function', which cannot be called; name a function"),
     ],
 )  # fmt: skip
-def test_a_function_that_cannot_be_called_is_refused_at_once(function, options, message):
+def test_a_function_that_cannot_be_called_is_refused(function, options, message):
     with pytest.raises(ConfigError) as refused:
-        WorkerRewards(
-            f"helpers.reward_functions:{function}", timeout_s=1.0, num_workers=1, **options
-        )
+        RewardSource(function=f"helpers.reward_functions:{function}", **options).load()
     assert message in str(refused.value)
+
+
+def test_a_function_in_c_has_no_signature_to_check():
+    RewardSource(function="builtins:max").load()
+
+
+def test_a_function_that_cannot_be_called_is_refused_at_once():
+    with pytest.raises(ConfigError, match=r"length cannot be used.* takes a completion, but"):
+        WorkerRewards(
+            "helpers.reward_functions:length", takes="group", timeout_s=1.0, num_workers=1
+        )
 
 
 @pytest.mark.parametrize("function", ["no_such_module:f", "helpers.reward_functions:missing"])

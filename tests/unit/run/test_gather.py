@@ -16,8 +16,9 @@ from zerogap.config.data import PromptConfig
 from zerogap.data import PromptEncoder, PromptItem, byte_tokenizer
 from zerogap.errors import DataError
 from zerogap.obs import Progress, Spans, StepMetrics
-from zerogap.rollout import Collector, DirectRewards, Rollouts, SingleTurn
+from zerogap.rollout import Collector, DirectRewards, Rollouts, SingleTurn, load_rollouts
 from zerogap.run.gather import CompletionGatherer, Gathered
+from zerogap.run_folder import RunFolder
 from zerogap.types import FinishReason, GenerateOutput, SamplingParams
 
 TOKENIZER = byte_tokenizer()
@@ -144,6 +145,7 @@ def test_surplus_groups_are_counted_and_do_not_train():
     found, metrics = gather(policy, lambda prompt, length: float(length == 2 and prompt != "p1"))
     assert prompts(found.drawn) == ["p0", "p1", "p2", "p3", "p4"]
     assert prompts(found.trained) == ["p0", "p2"]
+    assert prompts(found.not_trained) == ["p1", "p3", "p4"]
     assert metrics == {
         "rollout/num_rounds": 1,
         "rollout/num_groups": 5,
@@ -164,6 +166,7 @@ def test_truncated_completions_are_masked_before_groups_are_chosen():
 
 def test_by_default_truncated_completions_train():
     found, _ = gather({}, hopeless_first)
+    assert found.not_trained.groups == ()
     assert [s.num_loss_tokens for s in found.trained.samples] == [2, 3, 4, LIMIT] * 2
 
 
@@ -177,3 +180,14 @@ def test_an_answer_that_does_not_fit_the_model_is_refused_before_the_first_step(
             data__path=str(path), data__answer_field="answer",
         )  # fmt: skip
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_groups_that_do_not_train_are_in_the_runs_folder(tmp_path):
+    policy = {"sampling_policy__dynamic_sampling__over_sampling": "2.0"}
+    folder = RunFolder(make_run(tmp_path / "run", steps=1, **policy))
+    trained, others = (load_rollouts(f(1)) for f in (folder.rollouts, folder.not_trained))
+    names = [{sample.group_id for sample in samples} for samples in (trained, others)]
+    assert names[0] | names[1] == {f"train-000001-{place:04d}" for place in range(6)}
+    assert not names[0] & names[1]
+    # A run that trains on all that it draws has no such folder.
+    assert not RunFolder(make_run(tmp_path / "plain", steps=1)).not_trained(1).exists()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerogap.config import MismatchConfig
+from zerogap.obs import WEIGHED_SOURCES
 from zerogap.watch.budget import ORDER, BudgetController, Decision
 
 
@@ -56,12 +57,16 @@ def controller(**changes) -> BudgetController:
     return BudgetController(MismatchConfig(**{"budget": 0.01, "patience": 2} | changes))
 
 
+def observe(control, step, total, means, run):
+    return control.observe(step, total, means, run, num_tokens=1200, num_samples=4)
+
+
 def drive(run: Run, control: BudgetController, num_steps: int, start: int = 1) -> list[Decision]:
     """Decisions of a run that applies them and stops when none is left."""
     decisions = []
     for step in range(start, start + num_steps):
         means = run.open_means()
-        decision = control.observe(step, sum(means.values()), means, run)
+        decision = observe(control, step, sum(means.values()), means, run)
         if decision is None:
             continue
         decisions.append(decision)
@@ -103,7 +108,7 @@ def test_the_end_says_of_every_remedy_why_it_is_none():
     run = Run(numbers=0.5, lag=0)
     *_, last = drive(run, controller(patience=1, remedies=["corrections"]), 9)
     assert str(last.error()) == (
-        "step 2: gap/total/mean = 0.5 nats has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
+        "step 2: gap/total/mean = 0.5 nats over 1,200 tokens of 4 samples has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
         "mismatch.remedies (corrections: already on; staleness: the gap from "
         "staleness is 0.0; numerics: mismatch.remedies does not allow it). The largest source is numbers "
         "(0.5 nats): close it (see docs/numerics.md), or set a higher mismatch.budget"
@@ -117,22 +122,44 @@ def test_it_stops_when_the_gap_is_small_enough_though_not_closed():
 
 
 def test_a_gap_that_corrections_only_hide_ends_the_run_and_names_its_source():
-    run = Run(tokens=0.05, numbers=0.02, is_exact=True)
-    decisions = drive(run, controller(), 100)
+    run = Run(numbers=0.05)
+    decisions = drive(run, controller(remedies=["corrections"]), 100)
     assert taken(decisions) == [(2, "corrections"), (4, None)]
     assert run.is_corrected
     assert "measured before corrections, so it does not shrink" in decisions[0].lines()[-1]
-    assert "The largest source is tokens (0.05 nats)" in str(decisions[-1].error())
+    assert "The largest source is numbers (0.05 nats)" in str(decisions[-1].error())
 
 
 def test_a_controller_that_saw_the_corrected_gap_would_hide_it():
     """Planted fault: with a gap measured after corrections, the run never stops."""
-    run = Run(tokens=0.05)
+    only = {"remedies": ["corrections"]}
+    run = Run(numbers=0.05)
     honest = run.open_means
     run.open_means = lambda: {k: v * (not run.is_corrected) for k, v in honest().items()}
-    assert not any(d.is_stop for d in drive(run, controller(), 100))
-    run = Run(tokens=0.05)
-    assert any(d.is_stop for d in drive(run, controller(), 100))
+    assert not any(d.is_stop for d in drive(run, controller(**only), 100))
+    run = Run(numbers=0.05)
+    assert any(d.is_stop for d in drive(run, controller(**only), 100))
+
+
+def test_corrections_are_no_remedy_for_truncated_sampling():
+    """Every importance weight is 1: both log-probs are over the whole vocabulary."""
+    run = Run(sampling=0.084)
+    (only,) = drive(run, controller(patience=1), 9)
+    assert (only.remedy, run.is_corrected) == (None, False)
+    assert str(only.error()) == (
+        "step 1: gap/total/mean = 0.084 nats over 1,200 tokens of 4 samples has been above mismatch.budget = 0.01 for 1 audited step, and no remedy is left in "
+        "mismatch.remedies (corrections: the gap from numbers, routing and staleness is 0.0, and importance weights contain no "
+        "other source; staleness: the gap from staleness is 0.0; numerics: the gap from numbers is 0.0). The largest source is "
+        "sampling (0.084 nats): set rollout.sampling.top_p = 1, top_k = -1 and min_p = 0 (no remedy closes it, and importance "
+        "weights do not contain it), or set a higher mismatch.budget"
+    )
+
+
+@pytest.mark.parametrize("source", ["numbers", "staleness"])
+def test_corrections_are_for_what_the_weights_contain(source):
+    gap = {"staleness_a_step": 0.05, "lag": 1} if source == "staleness" else {source: 0.05}
+    first, *_ = drive(Run(sampling=0.2, **gap), controller(), 9)
+    assert (first.remedy, first.remedy_for, first.source) == ("corrections", source, "sampling")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +190,7 @@ def test_without_a_budget_nothing_is_ever_done():
 def test_a_step_within_the_budget_starts_the_count_again():
     control, run = controller(patience=3), Run()
     totals = [0.02, 0.02, 0.01, 0.02, 0.02, 0.01]
-    assert [control.observe(i, t, {"tokens": t}, run) for i, t in enumerate(totals)] == [None] * 6
+    assert [observe(control, i, t, {"tokens": t}, run) for i, t in enumerate(totals)] == [None] * 6
 
 
 _RUNS = st.builds(
@@ -186,6 +213,7 @@ def test_order_patience_and_an_end(run, allowed, patience):
     assert all(later - earlier >= patience for earlier, later in itertools.pairwise(steps))
     kinds = [d.remedy for d in decisions if d.remedy is not None]
     assert kinds == sorted(kinds, key=ORDER.index)
+    assert all(d.remedy_for in WEIGHED_SOURCES for d in decisions if not d.is_stop)
     assert set(kinds) <= set(allowed)
     assert all(kinds.count(kind) <= 1 for kind in ("corrections", "numerics"))
     assert kinds.count("staleness") == lag - run.lag

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerogap.config import WatchConfig
-from zerogap.errors import NumericsError
+from zerogap.errors import NumericsError, RecheckError
 from zerogap.watch import Watch
 from zerogap.watch.hysteresis import Hysteresis, Reading
 
@@ -120,6 +120,19 @@ def test_a_number_that_is_not_finite_alarms_at_once_and_once(value):
     assert (alarm.metric, alarm.value) == ("train/loss", None)
     json.dumps(alarm.to_json(), allow_nan=False)
     assert changes_of(after(mine, [{}] * 3, start=3)) == [("numerics", "off", 5)]
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (NumericsError("the gradient is infinite"), "a number is not finite"),
+        (RecheckError("rollout g0/0, position 5: -1.0 and -2.0"), "a log-prob has two values"),
+    ],
+)
+def test_a_failed_step_alarms_in_the_words_of_its_error(error, what):
+    (alarm,) = watch().failed(4, error).alarms
+    assert (alarm.metric, alarm.value, alarm.suspect) == (what, None, str(error))
+    assert f"differ: {what} at step 4; suspect: {error}; look closer: zerogap capsule" in alarm.line()  # fmt: skip
 
 
 def test_a_second_number_that_is_not_finite_starts_the_calm_steps_again():
