@@ -4,8 +4,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from zerogap.algorithms import LOSSES as KINDS, presets
 
+from zerogap.algorithms import LOSSES as KINDS
+from zerogap.algorithms import presets
 from zerogap.cli import main
 from zerogap.config.load import config_from_toml, load_config
 
@@ -43,7 +44,9 @@ def test_every_loss_has_a_recipe_that_is_about_it():
     for name, path in LOSSES.items():
         found = load_config([FOLDER / "tiny.toml", path])
         assert tomllib.loads(path.read_text())["loss"]["kind"] == name
-        assert found.config.loss.kind == presets().get(name, {"loss": {"kind": name}})["loss"]["kind"]
+        assert (
+            found.config.loss.kind == presets().get(name, {"loss": {"kind": name}})["loss"]["kind"]
+        )
         assert found.config.run.dir == f"runs/losses/{name}"
 
 

@@ -47,8 +47,16 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             {"kl": {"kind": "k1", "coefficient": 0.1}},
             'kind = "k1", place = "loss": the gradient of k1 has expectation 0.*set kind = "k3"',
         ),
-        ({"corrections": {"mask": {"high": 2.0}}}, r"corrections\.mask\.low\n *Field required"),
+        ({"corrections": {"mask": {}}}, r"corrections\.mask\.high\n *Field required"),
         ({"corrections": {"mask": {"low": 0.5}}}, r"corrections\.mask\.high\n *Field required"),
+        (
+            {"corrections": {"mask": {"high": 1.0}}},
+            "high = 1.0: .*everything would be dropped; set",
+        ),
+        (
+            {"corrections": {"mask": {"kind": "k3", "low": 0.1, "high": 0.2}}},
+            "kind = 'k3', low = 0.1: .*what agrees best would be dropped; remove low",
+        ),
         ({"advantage": {"kind": "none"}}, 'advantage.kind = "none": .*no gradient; choose another'),
         (
             {
@@ -79,7 +87,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
                 "advantage": {"kind": "maxrl"},
                 "sampling_policy": {"overlong": {"buffer_tokens": 8}},
             },
-            'sampling_policy.overlong: its penalty makes rewards negative.*choose another advantage',
+            "sampling_policy.overlong: its penalty makes rewards negative.*choose another advantage",
         ),
         ({"loss": {"kind": "clip", "dual_clip": 1.0}}, "greater than 1"),
         ({"engine": {"dtype": "bf16"}}, "engine.dtype = 'bf16'.*numerics = \"fast\""),
@@ -87,7 +95,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         ({"loss": {"kind": "sft"}, "corrections": {"veto": 1e-4}}, "nothing to correct"),
         (
             {"train": {"old_log_probs": "rollout"}, "corrections": {"weight": {}}},
-            'old_log_probs = "rollout": corrections.weight',
+            'old_log_probs = "rollout": .*corrections.weight would count the gap twice; remove one',
         ),
         ({"loss": {"kind": "dpo"}, "rollout": {"lag": 1}}, "rollout.lag = 1"),
         ({"loss": {"kind": "sft"}, "mismatch": {"budget": 0.1}}, "mismatch.budget = 0.1: .*no gap"),
