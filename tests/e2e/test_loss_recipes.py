@@ -57,7 +57,7 @@ def check_trained_exactly(lines: list[dict]) -> None:
 
 @pytest.mark.parametrize("recipe", LOSSES + COMPOSITIONS, ids=lambda path: path.stem)
 def test_a_recipe_trains_for_two_steps_without_a_gap(recipe: Path, tmp_path: Path, teacher: Path):
-    overrides = {"loss__teacher": str(teacher)} if recipe.stem == "distillation" else {}
+    overrides = {"teacher__path": str(teacher)} if recipe.stem == "distillation" else {}
     check_trained_exactly(run(recipe.stem, tmp_path, **overrides))
 
 

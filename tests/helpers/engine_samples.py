@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from helpers.tiny_engine import prompt, request
-from zerogap.config import GRPOLossConfig, TrainConfig
+from zerogap.config import TrainConfig
 from zerogap.models import CausalLM
 from zerogap.train import NativeTrainer
 from zerogap.types import GenerateOutput, GenerateRequest, Sample
@@ -49,12 +49,7 @@ def samples_of(outputs: Sequence[GenerateOutput], temperature: float) -> list[Sa
 def trainer_of(model: CausalLM, **config: object) -> NativeTrainer:
     """A trainer of a few steps; ``config`` are fields of ``TrainConfig``."""
     values = {"learning_rate": 1e-3, "max_grad_norm": 1.0} | config
-    return NativeTrainer(
-        model,
-        TrainConfig(**values),
-        GRPOLossConfig(),
-        total_steps=4,
-    )
+    return NativeTrainer(model, TrainConfig(**values), total_steps=4)
 
 
 def sampled(columns: Sequence[np.ndarray], samples: Sequence[Sample]) -> list[np.ndarray]:

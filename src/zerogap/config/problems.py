@@ -1,13 +1,14 @@
 """Turns pydantic's errors into messages: ``key = value (from where): why; what to do``."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from zerogap.algorithms import presets
 from zerogap.config.run import RunConfig
 from zerogap.errors import ConfigError
 
@@ -53,7 +54,8 @@ def _lines(key: str, details: ErrorDetails, sources: Mapping[str, str]) -> list[
             return [f"{key}.kind is missing, and {key} needs a kind; set one of {_kinds(key)}"]
         case "union_tag_invalid":
             kind = f"{key}.kind = {context['tag']!r}{_origin(f'{key}.kind', sources)}"
-            return [f"{kind}: unknown kind; set one of {_kinds(key)}"]
+            named = f", or a preset: {_quoted(presets())}" if key == "loss" else ""
+            return [f"{kind}: unknown kind; set one of {_kinds(key)}{named}"]
     return [f"{key} = {details['input']!r}{_origin(key, sources)}: {_reason(details)}"]
 
 
@@ -128,7 +130,11 @@ def _kinds(key: str) -> str:
             next(names, None)
         sections = [inner for annotation in annotations for inner in _sections(annotation)]
     kinds = (get_args(s.model_fields["kind"].annotation) for s in sections)
-    return ", ".join(f'"{kind}"' for kind in chain.from_iterable(kinds))
+    return _quoted(chain.from_iterable(kinds))
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _has_named_tables(annotation: object) -> bool:

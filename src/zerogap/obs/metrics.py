@@ -209,7 +209,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("critic/value/mean", "mean", "mean value of trained tokens at the start of the step"),
     ("critic/return/mean", "mean", "mean target of the values"),
     ("critic/explained_variance", "mean", "1 - var(returns - values) / var(returns): 1 is perfect, 0 a constant"),
-    ("critic/clip_fraction", "mean", "share of values that loss.critic.value_clip clipped"),
+    ("critic/clip_fraction", "mean", "share of values that advantage.value_clip clipped"),
     ("critic/is_alone", "last", "1 while only the critic trains (warm-up), else 0"),
     ("preference/accuracy", "mean", "share of pairs whose preferred answer has the larger reward"),
     ("preference/margin/mean", "mean", "reward of the preferred answer minus the other, with reward beta (log pi - log ref), nats"),

@@ -42,7 +42,7 @@ class Teacher:
             ConfigError: the teacher has no row for some of these ids.
         """
         if model.config.vocab_size < vocab_limit:
-            msg = f"loss.teacher has a vocabulary of {model.config.vocab_size} ids and the policy's tokenizer has {vocab_limit}: it cannot score the rest; choose a teacher with the policy's tokenizer"
+            msg = f"teacher.path has a vocabulary of {model.config.vocab_size} ids and the policy's tokenizer has {vocab_limit}: it cannot score the rest; choose a teacher with the policy's tokenizer"
             raise ConfigError(msg)
         model.limit_vocabulary(vocab_limit)
         self.model = model

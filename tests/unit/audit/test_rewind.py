@@ -7,8 +7,8 @@ from helpers.recorded_run import change_column, copy_without, make_run
 from helpers.train_batches import train_on
 from rich.console import Console
 
+from zerogap.algorithms import CorrectionsConfig, WeightCorrection
 from zerogap.audit import RecordedRun, rewind
-from zerogap.config import CorrectionsConfig, WeightCorrection
 from zerogap.errors import CheckpointError
 from zerogap.obs import JsonlFile, Progress
 from zerogap.run.policy import load_policy

@@ -133,7 +133,8 @@ def test_seven_layouts_give_one_gradient(subjects, samples):
 
 def test_corrections_are_normalised_over_the_whole_batch(subjects, samples):
     config = run_config(
-        model=TINY_POLICY, corrections={"weight": {"normalize": True}, "mask": {"high": 3.0}}
+        model=TINY_POLICY,
+        corrections={"weight": {"normalize": True}, "mask": {"low": 0.5, "high": 3.0}},
     )
     corrected = replace(subjects, config=config)
     variants = layouts(corrected, samples)

@@ -78,7 +78,7 @@ def test_a_part_that_cannot_be_is_refused(parts, message):
     [
         ({"kind": "task"}, {"data": {**FILE, "answer_field": "a"}}, "reward.parts.a.kind = \"task\": data.kind = 'jsonl' has no score"),
         (EXACT, {"data": FILE}, "reward.parts.a.kind = 'exact': it compares with a reference answer"),
-        ({**EXACT, "normalize": "group"}, {"loss": {"kind": "ppo"}}, "reward.parts.a.normalize = \"group\": loss.kind = 'ppo' does not compare"),
+        ({**EXACT, "normalize": "group"}, {"advantage": {"kind": "critic"}}, "reward.parts.a.normalize = \"group\": advantage.kind = 'critic' does not compare"),
     ],
 )  # fmt: skip
 def test_a_part_that_the_data_or_the_loss_cannot_use_is_refused(part, sections, message):
@@ -86,5 +86,6 @@ def test_a_part_that_the_data_or_the_loss_cannot_use_is_refused(part, sections, 
 
 
 def test_a_part_may_not_have_the_name_of_a_shaping():
-    loss = {"kind": "dapo", "overlong": {"buffer_tokens": 8}}
-    assert "reward.parts.overlong: loss.overlong adds" in refusal({"overlong": EXACT}, loss=loss)
+    policy = {"overlong": {"buffer_tokens": 8}}
+    refused = refusal({"overlong": EXACT}, sampling_policy=policy)
+    assert "reward.parts.overlong: sampling_policy.overlong adds a part of this name" in refused

@@ -37,22 +37,65 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         ({"evaluate": {"every": 5}}, "evaluate.every = 5.*no evaluation prompts.*data.eval_size"),
         ({"evaluate": {"greedy": False}}, "greedy = false, samples = 0"),
         (
-            {"loss": {"kind": "grpo", "denominator": "constant"}},
+            {"loss": {"kind": "clip", "denominator": "constant"}},
             "constant_denominator = None.*set both",
         ),
-        ({"loss": {"kind": "grpo", "constant_denominator": 5}}, "denominator = 'token'.*set both"),
-        ({"loss": {"kind": "grpo", "kl": {"kind": "k3"}}}, "kind = 'k3', coefficient = 0.0"),
+        ({"loss": {"kind": "clip", "constant_denominator": 5}}, "denominator = 'token'.*set both"),
+        ({"kl": {"kind": "k3"}}, "kind = 'k3', coefficient = 0.0.*set both, or neither"),
+        ({"kl": {"coefficient": 0.1}}, "kind = 'none', coefficient = 0.1.*set both, or neither"),
         (
-            {"loss": {"kind": "grpo", "kl": {"coefficient": 0.1}}},
-            "kind = 'none', coefficient = 0.1",
+            {"kl": {"kind": "k1", "coefficient": 0.1}},
+            'kind = "k1", place = "loss": the gradient of k1 has expectation 0.*set kind = "k3"',
         ),
-        ({"loss": {"kind": "grpo", "dual_clip": 1.0}}, "greater than 1"),
+        ({"corrections": {"mask": {}}}, r"corrections\.mask\.high\n *Field required"),
+        ({"corrections": {"mask": {"low": 0.5}}}, r"corrections\.mask\.high\n *Field required"),
+        (
+            {"corrections": {"mask": {"high": 1.0}}},
+            "high = 1.0: .*everything would be dropped; set",
+        ),
+        (
+            {"corrections": {"mask": {"kind": "k3", "low": 0.1, "high": 0.2}}},
+            "kind = 'k3', low = 0.1: .*what agrees best would be dropped; remove low",
+        ),
+        ({"advantage": {"kind": "none"}}, 'advantage.kind = "none": .*no gradient; choose another'),
+        (
+            {
+                "advantage": {"kind": "none"},
+                "teacher": {"path": "t"},
+                "corrections": {"off_policy_kl": 0.1},
+            },
+            "corrections.off_policy_kl = 0.1: it drops samples of negative advantage.*remove the key",
+        ),
+        (
+            {"loss": {"kind": "sft"}, "advantage": {"kind": "critic"}},
+            "advantage: loss.kind = 'sft' .*no rewards to compare; remove the table",
+        ),
+        (
+            {"loss": {"kind": "sft"}, "kl": {"kind": "k3", "coefficient": 0.1}},
+            "kl: loss.kind = 'sft' .*tokens that the policy drew; remove the table",
+        ),
+        (
+            {"loss": {"kind": "sft"}, "teacher": {"path": "t"}},
+            "teacher: loss.kind = 'sft' .*the policy's own completions; remove the table",
+        ),
+        (
+            {"loss": {"kind": "dpo"}, "entropy": {"coefficient": 0.1}},
+            "entropy.coefficient = 0.1: dpo divides by its pairs.*remove the table",
+        ),
+        (
+            {
+                "advantage": {"kind": "maxrl"},
+                "sampling_policy": {"overlong": {"buffer_tokens": 8}},
+            },
+            "sampling_policy.overlong: its penalty makes rewards negative.*choose another advantage",
+        ),
+        ({"loss": {"kind": "clip", "dual_clip": 1.0}}, "greater than 1"),
         ({"engine": {"dtype": "bf16"}}, "engine.dtype = 'bf16'.*numerics = \"fast\""),
         ({"engine": {"backend": "transformers"}}, 'engine.backend.*numerics = "fast"'),
         ({"loss": {"kind": "sft"}, "corrections": {"veto": 1e-4}}, "nothing to correct"),
         (
             {"train": {"old_log_probs": "rollout"}, "corrections": {"weight": {}}},
-            'old_log_probs = "rollout": corrections.weight',
+            'old_log_probs = "rollout": .*corrections.weight would count the gap twice; remove one',
         ),
         ({"loss": {"kind": "dpo"}, "rollout": {"lag": 1}}, "rollout.lag = 1"),
         ({"loss": {"kind": "sft"}, "mismatch": {"budget": 0.1}}, "mismatch.budget = 0.1: .*no gap"),
@@ -75,9 +118,10 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         (
             {
                 "sampling_policy": {"overlong": {"buffer_tokens": 5}},
-                "loss": {"kind": "distillation", "teacher": "t"},
+                "advantage": {"kind": "none"},
+                "teacher": {"path": "t"},
             },
-            "sampling_policy.overlong: it changes rewards, .*'distillation' does not train on rewards",
+            "sampling_policy.overlong: it changes rewards, .*'none' does not train on rewards",
         ),
         (
             {"sampling_policy": {"truncated": "mask"}, "loss": {"kind": "sft"}, "data": JSONL},
@@ -86,7 +130,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         (
             {
                 "sampling_policy": {"dynamic_sampling": {"max_rounds": 2}},
-                "loss": {"kind": "ppo"},
+                "advantage": {"kind": "critic"},
                 "rollout": {"group_size": 1},
             },
             "dynamic_sampling: with rollout.group_size = 1 .*none ever has a signal; set",
@@ -94,12 +138,9 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         (
             {
                 "sampling_policy": {"truncated": "mask"},
-                "loss": {
-                    "kind": "grpo",
-                    "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"},
-                },
+                "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"},
             },
-            'truncated = "mask", loss.kl.place = "reward": a masked completion is not scored',
+            'truncated = "mask", kl.place = "reward": a masked completion is not scored',
         ),
         (
             {"sampling_policy": {"dynamic_sampling": {"signal": "accuracy"}}},
@@ -151,15 +192,13 @@ def test_an_impossible_combination_is_refused_with_its_cure(sections, message):
     [
         # Every round of a step is drawn by the version that is served in it.
         {"rollout": {"lag": 2}},
-        {"loss": {"kind": "gspo"}},
-        {"loss": {"kind": "ppo"}, "rollout": {"group_size": 2}},
-        {"loss": {"kind": "distillation", "teacher": "t"}},
-        {"loss": {"kind": "grpo", "kl": {"kind": "k3", "coefficient": 0.1}}},
+        {"loss": {"kind": "clip", "ratio": "geometric"}},
+        {"advantage": {"kind": "critic"}, "rollout": {"group_size": 2}},
+        {"advantage": {"kind": "none"}, "teacher": {"path": "t"}},
+        {"kl": {"kind": "k3", "coefficient": 0.1}},
         {
-            "loss": {
-                "kind": "reinforce_pp",
-                "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"},
-            }
+            "advantage": {"kind": "return", "std": "batch"},
+            "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"},
         },
     ],
 )

@@ -10,7 +10,7 @@ from helpers.tiny_engine import EOS, request
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import FP32_MODEL
 
-from zerogap.config import GRPOLossConfig, TrainConfig
+from zerogap.config import TrainConfig
 from zerogap.errors import InvalidRequest, WeightSyncError
 from zerogap.foreign import TransformersGenerator
 from zerogap.train import NativeTrainer
@@ -41,7 +41,7 @@ def publish(engine, model, version):
 def trainer_log_probs(model, outputs, temperature=1.0):
     samples = [Sample.from_output(o, group_id="g", temperature=temperature) for o in outputs]
     model.limit_vocabulary(LIMIT)
-    trainer = NativeTrainer(model, TrainConfig(), GRPOLossConfig(), total_steps=1)
+    trainer = NativeTrainer(model, TrainConfig(), total_steps=1)
     return [
         ours[sample.num_prompt_tokens :]
         for ours, sample in zip(trainer.score(samples), samples, strict=True)

@@ -3,7 +3,7 @@
 import pytest
 from helpers.recipes import run_config
 
-from zerogap.config import WeightCorrection
+from zerogap.algorithms import WeightCorrection
 from zerogap.run.adaptations import Adaptations
 
 
@@ -12,8 +12,13 @@ def adaptations(**config) -> Adaptations:
 
 
 def test_nothing_is_adapted_at_the_start():
-    found = adaptations(rollout={"lag": 2}, numerics="fast")
+    found = adaptations(rollout={"lag": 2}, numerics="fast", corrections={"auto": False})
     assert (found.lag, found.is_exact, found.corrections.weight) == (2, False, None)
+
+
+def test_importance_weights_are_on_from_the_start_where_samples_may_be_old():
+    assert adaptations().corrections.weight is None
+    assert adaptations(rollout={"lag": 2}).corrections.weight == WeightCorrection()
 
 
 def test_corrections_are_added_to_those_of_the_recipe():

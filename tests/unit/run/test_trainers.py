@@ -9,7 +9,7 @@ from zerogap.run.trainers import build_trainer
 
 
 def test_a_teacher_that_is_not_there_is_told_by_its_key():
-    config = run_config(model=TINY_POLICY, loss={"kind": "distillation", "teacher": "nowhere"})
+    config = run_config(model=TINY_POLICY, teacher={"path": "nowhere"})
     policy = load_policy(config.model, seed=0)
-    with pytest.raises(ModelError, match=r"loss\.teacher = 'nowhere' cannot be loaded: .* give a"):
+    with pytest.raises(ModelError, match=r"teacher\.path = 'nowhere' cannot be loaded: .* give a"):
         build_trainer(config, policy)

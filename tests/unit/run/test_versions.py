@@ -1,6 +1,6 @@
 import pytest
 
-from zerogap.config import CorrectionsConfig
+from zerogap.algorithms import CorrectionsConfig
 from zerogap.errors import CheckpointError
 from zerogap.obs import JsonlFile
 from zerogap.run.versions import StepSettings, read_versions, version_line
