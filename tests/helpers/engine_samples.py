@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from helpers.tiny_engine import prompt, request
-from zerogap.config import GRPOLossConfig, TrainConfig
+from zerogap.config import TrainConfig
 from zerogap.models import CausalLM
 from zerogap.train import NativeTrainer
 from zerogap.types import GenerateOutput, GenerateRequest, Sample
@@ -52,7 +52,6 @@ def trainer_of(model: CausalLM, **config: object) -> NativeTrainer:
     return NativeTrainer(
         model,
         TrainConfig(**values),
-        GRPOLossConfig(),
         total_steps=4,
     )
 

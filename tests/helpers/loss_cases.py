@@ -9,7 +9,7 @@ import torch
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
-from zerogap.algorithms import Algorithm
+from zerogap.algorithms import Algorithm, MaxRLAdvantage
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample, Source
@@ -83,6 +83,8 @@ CASES = {
 def samples_for(algorithm: Algorithm) -> list[Sample]:
     """Nine samples of three prompts: sampled near the policy (0.2 nats off), or reference answers, preferred or not."""
     samples = rewarded(make_groups(3, 3, seed=3), seed=1)
+    if isinstance(algorithm.advantage, MaxRLAdvantage):
+        samples = [s.scored(abs(s.reward)) for s in samples]
     if not algorithm.loss.trains_on_completions:
         return [as_reference_answer(s, reward=float(i % 3 == 0)) for i, s in enumerate(samples)]
     scored = score(samples)

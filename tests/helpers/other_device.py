@@ -22,7 +22,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from helpers.tiny_engine import request, tiny_engine
 from helpers.tiny_models import tiny_config
 from helpers.train_batches import make_sample, rewarded
-from zerogap.config import GRPOLossConfig, PPOLossConfig, TrainConfig
+from zerogap.algorithms import Algorithm
+from zerogap.config import TrainConfig
 from zerogap.kernels import Compute, Head, crossing, log_probs, log_probs_with_squares
 from zerogap.models import CausalLM
 from zerogap.train import NativeTrainer, host_loss
@@ -116,8 +117,8 @@ def engine_steps(**changes) -> None:
     engine.score(range(3, 40))
 
 
-def trainer_step(loss=None, **train) -> None:
-    trainer = NativeTrainer(model(), TrainConfig(**train), loss or GRPOLossConfig(), total_steps=2)
+def trainer_step(algorithm=None, **train) -> None:
+    trainer = NativeTrainer(model(), TrainConfig(**train), algorithm or Algorithm(), total_steps=2)
     trainer.step(trainer.plan(samples()))
 
 
@@ -149,7 +150,11 @@ CASES = {
     "trainer, several updates and recomputation": lambda: trainer_step(
         updates_per_step=2, recompute=True
     ),
-    "trainer with a critic": lambda: trainer_step(PPOLossConfig(kind="ppo")),
+    "trainer with a critic": lambda: trainer_step(Algorithm.preset("ppo")),
+    "trainer with the optimal token baseline": lambda: trainer_step(Algorithm.preset("otb")),
+    "trainer with an entropy bonus": lambda: trainer_step(
+        Algorithm.preset("gspo", entropy={"coefficient": 0.01})
+    ),
     "planted: targets on the CPU": cpu_targets,
     "planted: a layout on the CPU": cpu_layout,
     "planted: a CPU scalar": cpu_scalar,
