@@ -278,7 +278,7 @@ def dppo(c, *, drops_all=False):
         else:
             away, bound = p < q, c.loss.max_divergence_low
         stays = ~((away | drops_all) & (divergence > bound))
-        terms.append(-stays * advantage * (p / q).clamp(max=c.loss.max_ratio) * c.log_probs[i])
+        terms.append(-advantage * stays * (p / q).clamp(max=c.loss.max_ratio) * c.log_probs[i])
     return over_tokens(c, terms)
 
 

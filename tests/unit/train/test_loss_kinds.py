@@ -19,6 +19,7 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model, weights_of
 from helpers.tolerance import EXACT
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
+from pydantic import ValidationError
 
 from zerogap.algorithms import Algorithm, CorrectionsConfig, KLConfig
 from zerogap.config.train import TrainConfig
@@ -197,24 +198,35 @@ TOP_K = {"loss": {"kind": "reinforce"}, "advantage": {"kind": "none"}, "teacher"
         (TOP_K, False, r"a \[teacher\] table was given no teacher"),
         ({}, True, r"no \[teacher\] table was given a teacher"),
         ({"loss": {"kind": "dpo"}}, False, "needs the frozen initial policy, and no reference"),
-        ({"loss": {"kind": "sft"}, "corrections": {"veto": 0.1}}, False, "corrections: loss.kind = 'sft'"),
-        ({"loss": {"kind": "sft"}, "advantage": {"kind": "maxrl"}}, False, "advantage: loss.kind = 'sft'"),
-        ({"loss": {"kind": "dpo"}, "entropy": {"coefficient": 0.1}}, False, "entropy.coefficient = 0.1: dpo"),
-        ({**TOP_K, "corrections": {"off_policy_kl": 0.1}}, True, "off_policy_kl = 0.1: .*advantage.kind = \"none\""),
-        ({"advantage": {"kind": "none"}}, False, "rewards train nothing and there is no teacher"),
-        ({"kl": {"kind": "k1", "coefficient": 0.1}}, False, "the gradient of k1 has expectation 0"),
+    ],
+)
+def test_models_go_with_what_needs_them(tables, has_teacher, message):
+    teacher = Teacher(tiny_model(), vocab_limit=VOCAB) if has_teacher else None
+    algorithm = Algorithm.model_validate(tables)
+    with pytest.raises(ConfigError, match=message):
+        NativeTrainer(tiny_model(), TrainConfig(), algorithm, total_steps=1, teacher=teacher)
+
+
+SFT, DPO = {"loss": {"kind": "sft"}}, {"loss": {"kind": "dpo"}}
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({**SFT, "corrections": {"veto": 0.1}}, "corrections: loss.kind = 'sft'"),
+        ({**SFT, "advantage": {"kind": "maxrl"}}, "advantage: loss.kind = 'sft'"),
+        ({**SFT, "teacher": {"path": "t"}}, "teacher: loss.kind = 'sft'"),
+        ({**DPO, "kl": {"kind": "k3", "coefficient": 0.1}}, "kl: loss.kind = 'dpo'"),
+        ({**DPO, "entropy": {"coefficient": 0.1}}, "entropy.coefficient = 0.1: dpo"),
+        ({**TOP_K, "corrections": {"off_policy_kl": 0.1}}, 'off_policy_kl = 0.1: .*advantage.kind = "none"'),
+        ({"advantage": {"kind": "none"}}, "rewards train nothing and there is no teacher"),
+        ({**TOP_K, "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"}}, 'kl.place = "reward": .*advantage.kind = "none"'),
+        ({"kl": {"kind": "k1", "coefficient": 0.1}}, "the gradient of k1 has expectation 0"),
     ],
 )  # fmt: skip
-def test_what_a_loss_cannot_use_is_refused(tables, has_teacher, message):
-    teacher = Teacher(tiny_model(), vocab_limit=VOCAB) if has_teacher else None
-    with pytest.raises(ConfigError, match=message):
-        NativeTrainer(
-            tiny_model(),
-            TrainConfig(),
-            Algorithm.model_validate(tables),
-            total_steps=1,
-            teacher=teacher,
-        )
+def test_what_a_loss_cannot_use_is_refused(tables, message):
+    with pytest.raises(ValidationError, match=message):
+        Algorithm.model_validate(tables)
 
 
 @pytest.mark.parametrize(
