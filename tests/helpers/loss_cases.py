@@ -9,7 +9,7 @@ import torch
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
-from zerogap.algorithms import Algorithm
+from zerogap.algorithms import Algorithm, MaxRLAdvantage
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample, Source
@@ -53,11 +53,11 @@ CASES = {
     "dapo": case("dapo", train=BYPASS),
     "gspo": case("gspo", loss={"clip_low": 0.02, "clip_high": 0.02}, train=BYPASS),
     "gspo, corrected": case("gspo", loss={"clip_low": 0.02, "clip_high": 0.02}, corrections=CORRECTIONS),
-    "sequence ratio, cispo": case("cispo", loss={"ratio": "sequence", "denominator": "group"}, train=BYPASS),
+    "sequence ratio, cispo": case("cispo", loss={"ratio": "sequence", "ratio_low": 0.6, "ratio_high": 1.5, "denominator": "group"}, train=BYPASS),
     "cispo": case("cispo", loss={"ratio_low": 0.8, "ratio_high": 1.2}, train=BYPASS),
     "sapo": case("sapo", train=BYPASS),
     "dppo": case("dppo", loss={"max_divergence_low": 0.01, "max_divergence_high": 0.01}),
-    "dppo, kl": case("dppo", loss={"divergence": "kl", "max_divergence_low": 0.01, "max_divergence_high": 0.01}),
+    "dppo, kl": case("dppo", loss={"divergence": "kl", "max_divergence_low": 1e-4, "max_divergence_high": 1e-4}),
     "drpo": case("drpo", loss={"delta": 0.5}),
     "rloo": case("rloo", train=BYPASS),
     "lite_ppo": case("lite_ppo"),
@@ -83,6 +83,8 @@ CASES = {
 def samples_for(algorithm: Algorithm) -> list[Sample]:
     """Nine samples of three prompts: sampled near the policy (0.2 nats off), or reference answers, preferred or not."""
     samples = rewarded(make_groups(3, 3, seed=3), seed=1)
+    if isinstance(algorithm.advantage, MaxRLAdvantage):
+        samples = [s.scored(abs(s.reward)) for s in samples]
     if not algorithm.loss.trains_on_completions:
         return [as_reference_answer(s, reward=float(i % 3 == 0)) for i, s in enumerate(samples)]
     scored = score(samples)

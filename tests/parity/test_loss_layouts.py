@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.loss_cases import CASES, check_gradient, gradients_of, samples_for, trainer_of
+from helpers.loss_cases import CASES, check_gradient, gradients_of, samples_for, score, trainer_of
 from helpers.planted_fault import planted_fault
 from helpers.tolerance import EXACT
 from helpers.train_batches import train_on
 
+from zerogap.algorithms import DPPOLoss
 from zerogap.errors import NumericsError
 from zerogap.train import objective as objective_module
 from zerogap.train import planning as planning_module
 from zerogap.train import policy_gradient as policy_gradient_module
-from zerogap.train import requirements as requirements_module
 
 LAYOUTS = {
     "one sample a micro-batch": {"micro_batch_tokens": 1, "share_prompts": False},
@@ -38,7 +38,7 @@ def test_the_layout_changes_neither_gradient_nor_log_probs(name, layout):
 @pytest.mark.parametrize("name", CASES)
 def test_the_order_of_samples_changes_no_gradient(name):
     case = CASES[name]
-    samples = samples_for(case.loss)
+    samples = samples_for(case.algorithm)
     order = np.random.default_rng(0).permutation(len(samples))
     gradient, metrics = gradients_of(case, samples)
     other, other_metrics = gradients_of(case, [samples[i] for i in order], micro_batch_tokens=50)
@@ -46,7 +46,7 @@ def test_the_order_of_samples_changes_no_gradient(name):
     check_gradient(case, other, gradient)
 
 
-@pytest.mark.parametrize("name", ["grpo, corrected", "distillation, forward"])
+@pytest.mark.parametrize("name", ["grpo, corrected", "gspo, corrected", "distillation, forward"])
 def test_weights_that_are_normalised_in_a_micro_batch_would_be_noticed(name, monkeypatch):
     gradient, _ = gradients_of(CASES[name])
     honest = objective_module.reduce_loss
@@ -61,7 +61,10 @@ def test_weights_that_are_normalised_in_a_micro_batch_would_be_noticed(name, mon
         check_gradient(CASES[name], gradients_of(CASES[name], micro_batch_tokens=40)[0], gradient)
 
 
-@pytest.mark.parametrize("name", ["grpo", "gspo", "ppo", "sft", "distillation, top_k"])
+@pytest.mark.parametrize(
+    "name",
+    ["grpo", "gspo", "sapo", "scalerl", "grpo, entropy", "ppo", "sft", "distillation, top_k"],
+)
 def test_denominators_of_micro_batches_would_be_noticed(name, monkeypatch):
     gradient, _ = gradients_of(CASES[name])
     honest = objective_module.reduce_loss
@@ -87,7 +90,7 @@ def test_preferences_of_another_update_would_be_noticed(monkeypatch):
         check_gradient(case, gradients_of(case)[0], gradient)
 
 
-RATIOS = [name for name, case in CASES.items() if requirements_module.has_policy_ratio(case.loss)]
+RATIOS = [name for name, case in CASES.items() if case.algorithm.has_policy_ratio]
 
 
 @pytest.mark.parametrize("num_updates", [1, 3])
@@ -96,19 +99,25 @@ def test_step_zero_identity(name, num_updates):
     # Learning rate 0, old log-probs of the trainer: the ratios stay 1, whatever else is on.
     settings = {"old_log_probs": "trainer", "updates_per_step": num_updates}
     _, metrics = gradients_of(CASES[name], micro_batch_tokens=50, **settings)
-    policy = metrics.policy
+    policy, algorithm = metrics.policy, CASES[name].algorithm
     assert (policy.ratio_mean, policy.ratio_min, policy.ratio_max) == (1.0, 1.0, 1.0)
-    assert (policy.clip_fraction, policy.kl_to_old) == (0.0, 0.0)
-    assert metrics.off_policy_fraction == 0.0
+    assert policy.kl_to_old == 0.0
     assert metrics.num_updates == num_updates
-    if CASES[name].corrections.mask is None:
+    # These compare with the engine, whose samples are 0.2 nats a token off.
+    assert (policy.clip_fraction > 0.0) == isinstance(algorithm.loss, DPPOLoss)
+    assert (metrics.off_policy_fraction > 0.0) == (algorithm.corrections.off_policy_kl is not None)
+    samples = samples_for(algorithm)
+    exact = [replace(s, rollout_log_probs=x) for s, x in zip(samples, score(samples), strict=True)]
+    _, metrics = gradients_of(CASES[name], exact, micro_batch_tokens=50, **settings)
+    assert (metrics.policy.clip_fraction, metrics.off_policy_fraction) == (0.0, 0.0)
+    if algorithm.corrections.mask is None:
         _, bypassed = gradients_of(CASES[name], **settings | {"old_log_probs": "rollout"})
         assert bypassed.policy.ratio_max > 1.1
 
 
 def trained(trainer, case, steps):
     """(weights of policy and critic, losses) after steps on samples in another order each."""
-    samples, losses = samples_for(case.loss), []
+    samples, losses = samples_for(case.algorithm), []
     for step in steps:
         order = np.random.default_rng(step).permutation(len(samples))
         metrics = train_on(trainer, [samples[i] for i in order])
@@ -155,7 +164,7 @@ def test_a_resumed_critic_that_forgot_would_be_noticed():
 def test_what_is_masked_may_be_anything(name):
     # Log-probs of prompts and dropped tokens are NaN, in some samples all of them: no NaN reaches a gradient.
     case = CASES[name]
-    samples = samples_for(case.loss)
+    samples = samples_for(case.algorithm)
     cut = replace(samples[0], rollout_id="cut", loss_mask=np.zeros(len(samples[0]), bool))
     gradient, metrics = gradients_of(case, [*samples, cut])
     assert all(g.isfinite().all() for g in gradient.values())

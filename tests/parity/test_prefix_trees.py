@@ -7,8 +7,8 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL_GRADIENT, GRADIENT_NORM
 from helpers.train_batches import make_sample, make_trees, rewarded, train_on
-from zerogap.config.loss import GRPOLossConfig, KLConfig
 
+from zerogap.algorithms import Algorithm, ClipLoss, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
@@ -17,15 +17,15 @@ from zerogap.train import passes as passes_module
 ROOMY = 10_000
 
 
-def trained(samples, *, family="qwen3", loss=None, **config):
+def trained(samples, *, family="qwen3", algorithm=None, **config):
     """(gradient by name, metrics) of one step whose weights stay as they are."""
-    model, loss = tiny_model(family), loss or GRPOLossConfig()
+    model, algorithm = tiny_model(family), algorithm or Algorithm()
     trainer = NativeTrainer(
         model,
         TrainConfig(learning_rate=0.0, max_grad_norm=1e9, **{"micro_batch_tokens": ROOMY, **config}),
-        loss,
+        algorithm,
         total_steps=1,
-        reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
+        reference=tiny_model(family, seed=1) if algorithm.needs_reference else None,
     )  # fmt: skip
     metrics = train_on(trainer, rewarded(samples, seed=len(samples)))
     return {name: p.grad for name, p in model.named_parameters()}, metrics
@@ -61,8 +61,10 @@ def test_trees_that_are_cut_are_the_same(max_rows):
 
 
 def test_trees_with_a_penalty_on_the_kl_are_the_same():
-    loss = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.2), denominator="sample")
-    check_equal(make_trees(seed=3), loss=loss, recompute=True)
+    algorithm = Algorithm(
+        loss=ClipLoss(denominator="sample"), kl=KLConfig(kind="k3", coefficient=0.2)
+    )
+    check_equal(make_trees(seed=3), algorithm=algorithm, recompute=True)
 
 
 def test_samples_that_are_equal_but_for_their_advantage_are_the_same():

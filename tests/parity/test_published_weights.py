@@ -13,7 +13,7 @@ from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 from helpers.train_batches import train_on
 
-from zerogap.config import GRPOLossConfig, TrainConfig
+from zerogap.config import TrainConfig
 from zerogap.foreign import TransformersGenerator
 from zerogap.kernels import round_bf16
 from zerogap.models import CausalLM
@@ -45,7 +45,6 @@ class TwoSides:
         self.trainer = NativeTrainer(
             self.model,
             TrainConfig(learning_rate=1e-3),
-            GRPOLossConfig(),
             total_steps=4,
         )
         self.publisher.publish(0)

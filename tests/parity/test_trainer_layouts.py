@@ -15,8 +15,8 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import FAMILIES, tiny_model
 from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT
 from helpers.train_batches import make_groups, rewarded, standard_scores, train_on
-from zerogap.config.loss import GRPOLossConfig, KLConfig
 
+from zerogap.algorithms import Algorithm, ClipLoss, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import forward as forward_module
@@ -41,18 +41,18 @@ SAMPLES = [s.scored(1.0) if s.group_id == "g1" else s for s in rewarded(make_gro
 ADVANTAGES = standard_scores(SAMPLES)
 
 
-def gradient_of(samples=SAMPLES, *, family="qwen3", loss=None, **train):
+def gradient_of(samples=SAMPLES, *, family="qwen3", algorithm=None, **train):
     """(gradient by name, metrics) of one step; the weights stay as they are."""
     model = tiny_model(family)
-    loss = loss or GRPOLossConfig()
+    algorithm = algorithm or Algorithm()
     trainer = NativeTrainer(
         model,
         TrainConfig(
             learning_rate=0.0, max_grad_norm=1e9, **{"micro_batch_tokens": 10_000, **train}
         ),
-        loss,
+        algorithm,
         total_steps=1,
-        reference=None if loss.kl.kind == "none" else tiny_model(family, seed=1),
+        reference=tiny_model(family, seed=1) if algorithm.needs_reference else None,
     )
     metrics = train_on(trainer, samples)
     return {name: p.grad for name, p in model.named_parameters()}, metrics
@@ -68,7 +68,9 @@ def reference(samples, advantages, *, kind, family="qwen3", kl=0.0) -> tuple[dic
         terms = -advantage * (log_probs - log_probs.detach()).exp()
         if kl:
             difference = log_probs - log_probs_alone(frozen, sample).detach()
-            terms = terms + kl * ((-difference).exp() - 1 + difference)
+            # Times the importance ratio, which is 1 and has a gradient.
+            ratio = (log_probs - log_probs.detach()).exp()
+            terms = terms + kl * ratio * ((-difference).exp() - 1 + difference)
         denominator = {
             "token": num_tokens,
             "sample": len(terms) * len(samples),
@@ -87,8 +89,8 @@ def sample_by_sample(kind: str, family: str = "qwen3", kl: float = 0.0) -> tuple
 @pytest.mark.parametrize("kind", DENOMINATORS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_gradient_are_those_of_each_sample_alone(family, kind):
-    loss = GRPOLossConfig(**DENOMINATORS[kind])
-    gradient, metrics = gradient_of(family=family, loss=loss, micro_batch_tokens=60)
+    algorithm = Algorithm(loss=ClipLoss(**DENOMINATORS[kind]))
+    gradient, metrics = gradient_of(family=family, algorithm=algorithm, micro_batch_tokens=60)
     expected, expected_loss = sample_by_sample(kind, family)
     FP32_MODEL_GRADIENT.check(gradient, expected)
     FP32_MODEL.check(metrics.loss, expected_loss)
@@ -109,8 +111,8 @@ def test_the_gradient_is_that_of_the_sampling_temperature(temperature):
 
 
 def test_the_kl_penalty_is_that_of_each_sample_alone():
-    loss = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.3))
-    gradient, metrics = gradient_of(loss=loss, micro_batch_tokens=60)
+    algorithm = Algorithm(kl=KLConfig(kind="k3", coefficient=0.3))
+    gradient, metrics = gradient_of(algorithm=algorithm, micro_batch_tokens=60)
     expected, expected_loss = sample_by_sample("token", kl=0.3)
     FP32_MODEL_GRADIENT.check(gradient, expected)
     FP32_MODEL.check(metrics.loss, expected_loss)
@@ -121,9 +123,9 @@ def test_the_kl_penalty_is_that_of_each_sample_alone():
 @pytest.mark.parametrize("kind", DENOMINATORS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_layout_changes_neither_gradient_nor_old_log_probs(layout, kind):
-    loss = GRPOLossConfig(**DENOMINATORS[kind])
-    gradient, metrics = gradient_of(loss=loss)
-    other, other_metrics = gradient_of(loss=loss, **LAYOUTS[layout])
+    algorithm = Algorithm(loss=ClipLoss(**DENOMINATORS[kind]))
+    gradient, metrics = gradient_of(algorithm=algorithm)
+    other, other_metrics = gradient_of(algorithm=algorithm, **LAYOUTS[layout])
     # Forward passes do not depend on the layout: bit for bit.
     EXACT.check(list(other_metrics.old_log_probs), list(metrics.old_log_probs))
     GRADIENT.check(other, gradient)
@@ -152,11 +154,11 @@ def test_a_group_without_signal_has_the_gradient_that_computing_it_would_give():
 
 @pytest.mark.parametrize("kind", DENOMINATORS)
 def test_denominators_of_micro_batches_would_be_noticed(kind):
-    loss = GRPOLossConfig(**DENOMINATORS[kind])
-    gradient, _ = gradient_of(loss=loss)
+    algorithm = Algorithm(loss=ClipLoss(**DENOMINATORS[kind]))
+    gradient, _ = gradient_of(algorithm=algorithm)
 
     def alone(group_id):
-        return gradient_of([s for s in SAMPLES if s.group_id == group_id], loss=loss)[0]
+        return gradient_of([s for s in SAMPLES if s.group_id == group_id], algorithm=algorithm)[0]
 
     with planted_fault("each micro-batch divides by its own tokens"):
         parts = [alone(group_id) for group_id in ("g0", "g1", "g2")]
@@ -196,7 +198,7 @@ def of_processes(case, plan, shares, *, fault=lambda share: share):
 def test_processes_that_share_a_plan_add_up_to_one(name, shares):
     case = CASES[name]
     one = trainer_of(case)
-    plan = one.plan(samples_for(case.loss))
+    plan = one.plan(samples_for(case.algorithm))
     whole = one.gradient(plan)
     loss, gradient = of_processes(case, plan, shares)
     check_gradient(case, gradient, whole.tensors)
@@ -205,7 +207,7 @@ def test_processes_that_share_a_plan_add_up_to_one(name, shares):
 
 def test_a_process_whose_answers_nobody_prefers_adds_nothing():
     case = CASES["dpo"]
-    samples = [s.scored(0.0) if s.group_id == "g2" else s for s in samples_for(case.loss)]
+    samples = [s.scored(0.0) if s.group_id == "g2" else s for s in samples_for(case.algorithm)]
     one = trainer_of(case)
     plan = one.plan(samples)
     whole = one.gradient(plan)
@@ -219,7 +221,7 @@ def test_a_process_whose_answers_nobody_prefers_adds_nothing():
 def test_processes_that_divide_by_their_own_tokens_would_be_noticed(name):
     case = CASES[name]
     one = trainer_of(case)
-    plan = one.plan(samples_for(case.loss))
+    plan = one.plan(samples_for(case.algorithm))
     whole = one.gradient(plan)
     with planted_fault("local denominators"):
         _, gradient = of_processes(case, plan, [[0], [1, 2]], fault=with_local_denominators)

@@ -186,5 +186,7 @@ def algorithm_problems(tables: AlgorithmTables) -> Iterator[str]:
         return
     if isinstance(tables.advantage, NoAdvantage) and teacher is None:
         yield 'advantage.kind = "none": rewards train nothing and there is no teacher, so there is no gradient; choose another advantage, or add [teacher]'
+    if tables.kl.is_in_reward and not tables.advantage.uses_rewards:
+        yield 'kl.place = "reward": the penalty is subtracted from rewards, and with advantage.kind = "none" these train nothing; set kl.place = "loss"'
     if tables.corrections.off_policy_kl is not None and not tables.advantage.uses_rewards:
         yield f'corrections.off_policy_kl = {tables.corrections.off_policy_kl}: it drops samples of negative advantage, and with advantage.kind = "none" a sample has none; remove the key'

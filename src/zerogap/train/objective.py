@@ -46,7 +46,7 @@ def micro_batch_loss(
 ) -> tuple[Tensor, dict[str, np.ndarray]]:
     """A micro-batch's share of its update's loss, over the plan's denominators; reads the step's columns.
 
-        sum of [ w (loss's term + KL term) + teacher's term - entropy's term ] / denominator
+        sum of [ w (loss's term + KL term + teacher's term) - entropy's term ] / denominator
 
     w are the importance weights. A token that corrections reject is in none of the terms; one that ``off_policy_kl`` drops is
     missing from the loss's term alone, and so is one outside the entropies' top quantile. Arithmetic is in float64: it costs nothing beside the forward pass, and leaves only
@@ -76,7 +76,7 @@ def micro_batch_loss(
         total = total + share(targets.kl(log_probs_R, algorithm), keep_R, weight_R)
     if outputs.candidates_RK is not None and outputs.teacher_RK is not None:
         kl_R = targets.teacher_kl(outputs.candidates_RK, outputs.teacher_RK, algorithm)
-        total = total + share(kl_R, keep_R, None)
+        total = total + share(kl_R, keep_R, weight_R)
     if outputs.entropy_R is not None:
         bonus_R = -algorithm.entropy.coefficient * outputs.entropy_R.double()
         total = total + share(bonus_R, keep_R, None)

@@ -5,7 +5,6 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT_NORM
 from helpers.train_batches import make_groups, rewarded, train_on
-from zerogap.config.loss import GRPOLossConfig
 
 from zerogap.config.train import TrainConfig
 from zerogap.kernels import backend_of
@@ -81,7 +80,7 @@ def test_a_step_that_only_reports_the_entropy_asks_for_no_gradient_of_it(monkeyp
         honest(*tensors)
 
     monkeypatch.setattr(backend, "logits_gradient_", watched)
-    trainer = NativeTrainer(tiny_model(), TrainConfig(), GRPOLossConfig(), total_steps=1)
+    trainer = NativeTrainer(tiny_model(), TrainConfig(), total_steps=1)
     metrics = train_on(trainer, rewarded(SAMPLES))
     assert metrics.policy.entropy > 0
     assert asked

@@ -10,22 +10,22 @@ from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 from helpers.train_batches import make_groups, rewarded, train_on
-from zerogap.config.loss import GRPOLossConfig, KLConfig
 
+from zerogap.algorithms import Algorithm, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.train import native_trainer as native_trainer_module
 from zerogap.train import old_log_probs as old_log_probs_module
 from zerogap.train.metrics import OldLogProbAudit
 
-KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
+KL = Algorithm(kl=KLConfig(kind="k3", coefficient=0.1))
 
 
-def build(model, *, loss=None, **train):
+def build(model, *, algorithm=None, **train):
     config = {"learning_rate": 1e-2, "micro_batch_tokens": 40, "updates_per_step": 3, **train}
-    loss = loss or GRPOLossConfig()
-    reference = None if loss.kl.kind == "none" else tiny_model(seed=1)
-    return NativeTrainer(model, TrainConfig(**config), loss, total_steps=10, reference=reference)  # fmt: skip
+    algorithm = algorithm or Algorithm()
+    reference = tiny_model(seed=1) if algorithm.needs_reference else None
+    return NativeTrainer(model, TrainConfig(**config), algorithm, total_steps=10, reference=reference)  # fmt: skip
 
 
 def as_the_engine_would(samples, *, seed=0):
@@ -62,10 +62,10 @@ def changed(sample, position: int):
     return replace(sample, rollout_log_probs=log_probs)
 
 
-@pytest.mark.parametrize("loss", [GRPOLossConfig(), KL], ids=["grpo", "with kl"])
-def test_what_is_taken_over_changes_no_bit_of_the_update(loss):
-    weights, metrics = trained(exact_version=0, loss=loss)
-    expected, plain = trained(loss=loss)
+@pytest.mark.parametrize("algorithm", [Algorithm(), KL], ids=["grpo", "with kl"])
+def test_what_is_taken_over_changes_no_bit_of_the_update(algorithm):
+    weights, metrics = trained(exact_version=0, algorithm=algorithm)
+    expected, plain = trained(algorithm=algorithm)
     EXACT.check(weights, expected)
     assert metrics.audit.num_taken > 0
     assert metrics.audit.num_different == 0
@@ -80,7 +80,7 @@ def test_what_is_taken_over_changes_no_bit_of_the_update(loss):
     with pytest.MonkeyPatch.context() as blind, planted_fault("old log-probs of other weights"):
         for module in (old_log_probs_module, native_trainer_module):
             blind.setattr(module, "compare", lambda *_: OldLogProbAudit())
-        EXACT.check(trained(other, exact_version=0, loss=loss)[0], expected)
+        EXACT.check(trained(other, exact_version=0, algorithm=algorithm)[0], expected)
 
 
 def test_the_trainers_column_holds_only_what_the_trainer_computed():

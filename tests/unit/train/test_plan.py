@@ -11,9 +11,8 @@ from helpers.loss_cases import CASES, samples_for, trainer_of
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from helpers.train_batches import VOCAB, make_groups, make_sample, rewarded
-from zerogap.config.corrections import CorrectionsConfig
-from zerogap.config.loss import DPOLossConfig, GRPOLossConfig, KLConfig, PPOLossConfig
 
+from zerogap.algorithms import Algorithm, ClipLoss, DPOLoss, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import DataError
 from zerogap.train import plan_step
@@ -38,13 +37,12 @@ class Scores:
         )
 
 
-def plan(samples, *, loss=None, score=None, step_number=0, exact_version=None, **train):
+def plan(samples, *, algorithm=None, score=None, step_number=0, exact_version=None, **train):
     return plan_step(
         samples,
         score or Scores(samples),
         config=TrainConfig(**train),
-        loss=loss or GRPOLossConfig(),
-        corrections=CorrectionsConfig(),
+        algorithm=algorithm or Algorithm(),
         vocab_limit=VOCAB,
         step_number=step_number,
         exact_version=exact_version,
@@ -69,7 +67,7 @@ def samples_of(*lengths, num_groups=2):
     ],
 )
 def test_the_denominator_is_that_of_the_whole_train_batch(settings, expected):
-    found = plan(samples_of(3, 4, 5, 6), loss=GRPOLossConfig(**settings))
+    found = plan(samples_of(3, 4, 5, 6), algorithm=Algorithm(loss=ClipLoss(**settings)))
     EXACT.check(found.denominator_B, np.array(expected))
 
 
@@ -81,7 +79,7 @@ def test_each_update_has_its_own_denominator_and_who_takes_no_part_has_none():
 
 def test_a_preference_divides_by_the_pairs_of_its_update():
     samples = [s.scored(float(i >= 2)) for i, s in enumerate(samples_of(3, 4, 5, 6, 7, 8))]
-    found = plan(samples, loss=DPOLossConfig(kind="dpo"), updates_per_step=2)
+    found = plan(samples, algorithm=Algorithm(loss=DPOLoss()), updates_per_step=2)
     EXACT.check(found.pairs_P2, np.array([[2, 0], [4, 0], [3, 1], [5, 1]]))
     EXACT.check(found.denominator_B, np.full(6, 2.0))
 
@@ -92,13 +90,70 @@ def test_a_leaf_is_a_group_and_learns_if_one_of_it_has_a_signal():
     EXACT.check(found.leaf_B, np.array([0, 1, 0, 1]))
     EXACT.check(found.learns_B, np.array([True, False, True, False]))
     EXACT.check(found.denominator_B, np.full(4, 18.0))
-    penalised = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
-    assert plan(samples, loss=penalised).learns_B.all()
+    penalised = Algorithm(kl=KLConfig(kind="k3", coefficient=0.1))
+    assert plan(samples, algorithm=penalised).learns_B.all()
+
+
+class ScoresOfAReference(Scores):
+    """The reference is less sure of every later sample."""
+
+    def __call__(self, phase, is_wanted_B):
+        found_S = super().__call__(phase, is_wanted_B)
+        if phase != "reference":
+            return found_S
+        lengths = [len(s) for s in self.samples]
+        return found_S - np.repeat(np.arange(len(lengths), dtype=np.float32) ** 2 / 8, lengths)
+
+
+@pytest.mark.parametrize("kind", ["group", "leave_one_out"])
+@pytest.mark.parametrize("std", ["group", "batch", "batch_advantage", "none"])
+def test_a_kl_in_the_reward_of_a_solved_group_keeps_its_coefficient(std, kind):
+    """The divisor is that of the raw rewards, and 1 where these are equal: KL noise is not scaled up to a signal."""
+    samples = [s.scored(1.0) for s in samples_of(3, 4, 5, 6, 7, 8)]
+
+    def found(coefficient):
+        kl = {"kind": "k1", "coefficient": coefficient, "place": "reward"}
+        algorithm = Algorithm.model_validate({"kl": kl, "advantage": {"kind": kind, "std": std}})
+        return plan(samples, algorithm=algorithm, score=ScoresOfAReference(samples)).advantages
+
+    # k1 of sample i is i^2 / 8 a token, and it has i + 3 of them.
+    penalties = [i**2 / 8 * (i + 3) for i in range(6)]
+    scale = 1.5 if kind == "leave_one_out" else 1.0
+    means = [sum(penalties[i % 2 :: 2]) / 3 for i in range(6)]
+    for coefficient in (1e-2, 1e-4, 1e-6):
+        advantages = found(coefficient)
+        first_S = np.cumsum([len(s) for s in samples]) - 1
+        by_hand = [-coefficient * (p - m) * scale for p, m in zip(penalties, means, strict=True)]
+        FLOAT64_SAME_OP.check(advantages.column_S[first_S], np.array(by_hand))
+        assert advantages.groups.num_without_signal == 2
+    weak, strong = (found(c).column_S[first_S] for c in (1e-6, 1e-2))
+    assert_notices("a coefficient that cancels", lambda: FLOAT64_SAME_OP.check(weak, strong))
+
+
+def test_a_kl_in_the_reward_is_no_part_of_a_divisor():
+    samples = samples_of(3, 4, 5, 6)
+    kl = {"kind": "k1", "coefficient": 0.1, "place": "reward"}
+    algorithm = Algorithm.model_validate({"kl": kl})
+    found = plan(samples, algorithm=algorithm, score=ScoresOfAReference(samples)).advantages
+    last_S = np.cumsum([len(s) for s in samples]) - 1
+
+    def check(includes_penalties):
+        for i, sample in enumerate(samples):
+            members = range(i % 2, 4, 2)
+            raw = [samples[j].reward for j in members]
+            net = [samples[j].reward - 0.1 * j**2 / 8 * (j + 3) for j in members]
+            divisor = np.std(net if includes_penalties else raw, ddof=1)
+            own = sample.reward - 0.1 * i**2 / 8 * (i + 3)
+            expected = (own - np.mean(net)) / divisor
+            FLOAT64_SAME_OP.check(float(found.column_S[last_S[i]]), float(expected))
+
+    check(includes_penalties=False)
+    assert_notices("the penalties' own spread", lambda: check(includes_penalties=True))
 
 
 def test_nobody_learns_while_a_critic_trains_alone():
-    loss = PPOLossConfig(kind="ppo", critic={"warmup_steps": 1})
-    first, second = (plan(samples_of(3, 4), loss=loss, step_number=n) for n in (0, 1))
+    ppo = Algorithm.preset("ppo", advantage={"warmup_steps": 1})
+    first, second = (plan(samples_of(3, 4), algorithm=ppo, step_number=n) for n in (0, 1))
     assert (first.trains_policy, first.learns_B.any()) == (False, False)
     assert (second.trains_policy, second.learns_B.all()) == (True, True)
 
@@ -126,7 +181,7 @@ def test_a_share_of_the_leaves_is_audited_whatever_becomes_of_their_packing(
 def test_a_plan_can_be_sent_and_nobody_overwrites_it(name):
     case = CASES[name]
     one, other = (trainer_of(case, updates_per_step=2, learning_rate=1e-3) for _ in range(2))
-    made = one.plan(samples_for(case.loss))
+    made = one.plan(samples_for(case.algorithm))
     sent = pickle.loads(pickle.dumps(made))
     metrics, of_sent = one.step(made), other.step(sent)
     assert (metrics.loss, metrics.grad_norm) == (of_sent.loss, of_sent.grad_norm)
@@ -138,7 +193,7 @@ def test_a_plan_can_be_sent_and_nobody_overwrites_it(name):
 
 
 def test_a_plan_of_another_step_is_refused():
-    trainer, samples = trainer_of(CASES["grpo"]), samples_for(GRPOLossConfig())
+    trainer, samples = trainer_of(CASES["grpo"]), samples_for(Algorithm())
     made = trainer.plan(samples)
     trainer.step(made)
     with pytest.raises(DataError, match=r"a plan of step 1 .* done 1 steps.* plan the step again"):
@@ -213,7 +268,7 @@ def test_a_masked_sample_counts_in_its_group_but_does_not_train():
 def test_a_masked_sample_counts_as_a_sample_in_denominators(settings, expected):
     samples = samples_of(3, 4, 5, 6)
     samples[1] = masked(samples[1])
-    found = plan(samples, loss=GRPOLossConfig(**settings))
+    found = plan(samples, algorithm=Algorithm(loss=ClipLoss(**settings)))
     EXACT.check(found.denominator_B, np.array(expected))
 
 

@@ -5,10 +5,9 @@ import pytest
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from helpers.train_batches import VOCAB, make_sample
-from zerogap.config.corrections import CorrectionsConfig
 
-from zerogap.algorithms import combined_rewards
-from zerogap.config import DrGRPOLossConfig, RewardPart
+from zerogap.algorithms import Algorithm, combined_rewards
+from zerogap.config import RewardPart
 from zerogap.config.train import TrainConfig
 from zerogap.errors import DataError
 from zerogap.train import plan_step
@@ -40,8 +39,7 @@ def advantages_of(samples, parts):
         samples,
         lambda phase, is_wanted_B: np.full(sum(map(len, samples)), np.nan, np.float32),
         config=TrainConfig(),
-        loss=DrGRPOLossConfig(kind="dr_grpo", constant_denominator=8),
-        corrections=CorrectionsConfig(),
+        algorithm=Algorithm.preset("dr_grpo", loss={"constant_denominator": 8}),
         vocab_limit=VOCAB,
         step_number=0,
         exact_version=None,

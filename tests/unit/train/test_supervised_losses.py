@@ -10,19 +10,20 @@ from helpers.planted_fault import assert_notices
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL
 from helpers.train_batches import VOCAB, make_groups, make_sample, train_on
-from zerogap.config.loss import DistillationLossConfig, DPOLossConfig, SFTLossConfig
 
+from zerogap.algorithms import Algorithm, DPOLoss, SFTLoss
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample
 
 STEPS = 12
+SFT, DPO = Algorithm(loss=SFTLoss()), Algorithm(loss=DPOLoss())
 
 
-def build(loss, *, learning_rate=3e-3, **helpers):
+def build(algorithm, *, learning_rate=3e-3, **helpers):
     config = TrainConfig(learning_rate=learning_rate, micro_batch_tokens=200)
     return NativeTrainer(
-        tiny_model(), config, loss, total_steps=STEPS, **helpers
+        tiny_model(), config, algorithm, total_steps=STEPS, **helpers
     )  # fmt: skip
 
 
@@ -49,15 +50,15 @@ def check_falls(values: Sequence[float], share: float) -> None:
 
 def test_sft_makes_reference_answers_likely():
     samples = answers()
-    losses = [metrics.loss for metrics in train(build(SFTLossConfig(kind="sft")), samples)]
+    losses = [metrics.loss for metrics in train(build(SFT), samples)]
     check_falls(losses, 0.6)
-    idle = train(build(SFTLossConfig(kind="sft"), learning_rate=0.0), samples)
+    idle = train(build(SFT, learning_rate=0.0), samples)
     assert_notices("no step", lambda: check_falls([m.loss for m in idle], 0.6))
 
 
 def test_the_loss_of_sft_is_the_mean_surprise_of_a_token():
     samples = answers()
-    metrics = train_on(build(SFTLossConfig(kind="sft")), samples)
+    metrics = train_on(build(SFT), samples)
     surprise = [-log_prob[s.loss_mask] for s, log_prob in zip(samples, metrics.old_log_probs, strict=True)]  # fmt: skip
     np.testing.assert_allclose(metrics.loss, np.concatenate(surprise).mean(dtype=np.float64), rtol=1e-12)  # fmt: skip
     assert metrics.num_loss_tokens == sum(s.num_loss_tokens for s in samples)
@@ -72,23 +73,23 @@ def check_prefers(first, last):
 
 
 def test_dpo_widens_the_margin_of_preferred_answers():
-    samples, loss = answers(in_pairs=True), DPOLossConfig(kind="dpo")
-    trained = train(build(loss, reference=tiny_model(), learning_rate=1e-3), samples)
+    samples = answers(in_pairs=True)
+    trained = train(build(DPO, reference=tiny_model(), learning_rate=1e-3), samples)
     margins = [metrics.preferences.margin_mean for metrics in trained]
     check_prefers(trained[0].preferences, trained[-1].preferences)
     assert margins == sorted(margins)
     check_falls([metrics.loss for metrics in trained], 0.8)
     swapped = [s.scored(1.0 - s.reward) for s in samples]
-    other_way = build(loss, reference=tiny_model(), learning_rate=1e-3)
+    other_way = build(DPO, reference=tiny_model(), learning_rate=1e-3)
     worse = train(other_way, swapped)
     log_probs = [sum(np.nansum(lp) for lp in m.old_log_probs[::2]) for m in worse]
     assert log_probs[-1] < log_probs[0], "with rewards swapped the first answers lose"
-    idle = train(build(loss, reference=tiny_model(), learning_rate=0.0), samples)
+    idle = train(build(DPO, reference=tiny_model(), learning_rate=0.0), samples)
     assert_notices("no step", lambda: check_prefers(idle[0].preferences, idle[-1].preferences))
 
 
-def distillation(**settings) -> DistillationLossConfig:
-    return DistillationLossConfig(kind="distillation", teacher="t", **settings)
+def distillation(**settings) -> Algorithm:
+    return Algorithm.preset("distillation", teacher={"path": "t", **settings})
 
 
 @pytest.mark.parametrize(
@@ -98,12 +99,12 @@ def distillation(**settings) -> DistillationLossConfig:
 )
 def test_distillation_over_likely_ids_brings_the_policy_to_its_teacher(settings):
     samples, target = make_groups(4, 4), tiny_model(seed=3)
-    loss = distillation(estimator="top_k", **settings)
+    algorithm = distillation(estimator="top_k", **settings)
     before = {name: p.clone() for name, p in target.named_parameters()}
 
     def kls(learning_rate):
         teacher = Teacher(target, vocab_limit=VOCAB)
-        trainer = build(loss, teacher=teacher, learning_rate=learning_rate)
+        trainer = build(algorithm, teacher=teacher, learning_rate=learning_rate)
         return [metrics.kl_to_teacher for metrics in train(trainer, samples)]
 
     check_falls(kls(3e-3), 0.9)

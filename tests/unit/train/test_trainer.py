@@ -9,28 +9,20 @@ from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tiny_models import tiny_model, weights_of
 from helpers.tolerance import EXACT, FP32_MODEL, GRADIENT_NORM
 from helpers.train_batches import gradient_on, make_groups, make_sample, rewarded, train_on
-from zerogap.config.corrections import CorrectionsConfig
-from zerogap.config.loss import (
-    CISPOLossConfig,
-    GRPOLossConfig,
-    GSPOLossConfig,
-    KLConfig,
-    PPOLossConfig,
-    RLOOLossConfig,
-)
 
+from zerogap.algorithms import Algorithm, ClipLoss, CorrectionsConfig, KLConfig
 from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, NumericsError
 from zerogap.train import NativeTrainer
 from zerogap.types import Exclusion, Outcome
 
-KL = GRPOLossConfig(kl=KLConfig(kind="k3", coefficient=0.1))
+KL = Algorithm(kl=KLConfig(kind="k3", coefficient=0.1))
 
 
-def build(model=None, *, loss=None, reference=None, total_steps=10, **train):
+def build(model=None, *, algorithm=None, reference=None, total_steps=10, **train):
     config = TrainConfig(**{"learning_rate": 1e-3, "micro_batch_tokens": 60, **train})
     return NativeTrainer(
-        model or tiny_model(), config, loss or GRPOLossConfig(),
+        model or tiny_model(), config, algorithm or Algorithm(),
         total_steps=total_steps, reference=reference,
     )  # fmt: skip
 
@@ -202,22 +194,20 @@ def test_only_the_updates_with_a_signal_are_applied():
     EXACT.check(moments_of(both), moments_of(alone))
 
 
-@pytest.mark.parametrize("loss", [
-    GRPOLossConfig(denominator="constant", constant_denominator=20),
-    GRPOLossConfig(denominator="sample"),
-    GSPOLossConfig(kind="gspo"),
-    CISPOLossConfig(kind="cispo"),
-    RLOOLossConfig(kind="rloo"),
-], ids=lambda loss: f"{loss.kind}, {getattr(loss, 'denominator', '')}")  # fmt: skip
-def test_the_gradient_is_the_sum_of_those_in_which_others_are_masked(loss):
+@pytest.mark.parametrize("algorithm", [
+    Algorithm(loss=ClipLoss(denominator="constant", constant_denominator=20)),
+    Algorithm(loss=ClipLoss(denominator="sample")),
+    *(Algorithm.preset(name) for name in ("gspo", "cispo", "rloo", "sapo", "dppo", "drpo")),
+], ids=lambda algorithm: f"{algorithm.loss.kind}, {algorithm.loss.ratio}, {algorithm.loss.denominator}")  # fmt: skip
+def test_the_gradient_is_the_sum_of_those_in_which_others_are_masked(algorithm):
     samples = [replace(s, outcome=Outcome.TRUNCATED) for s in rewarded(make_groups(2, 4))]
     # Of the denominator "token", which counts tokens that train, each part has a share.
-    is_token = loss.kind in ("cispo", "rloo")
+    is_token = algorithm.loss.denominator == "token"
     num_tokens = sum(s.num_loss_tokens for s in samples)
 
     def gradient(left_out, leave_out=lambda s: s.masked()):
         given = [leave_out(s) if i in left_out else s for i, s in enumerate(samples)]
-        found = gradient_on(build(loss=loss), given).tensors
+        found = gradient_on(build(algorithm=algorithm), given).tensors
         share = sum(s.num_loss_tokens for s in given) / num_tokens if is_token else 1.0
         return {name: tensor.double() * share for name, tensor in found.items()}
 
@@ -243,12 +233,11 @@ def test_weights_that_are_not_finite_stop_the_step_and_name_the_sample():
     EXACT.check(weights_of(model), before)
 
 
-@pytest.mark.parametrize(
-    "loss", [GRPOLossConfig(), PPOLossConfig(kind="ppo")], ids=lambda loss: loss.kind
-)
-def test_a_step_that_fails_after_one_of_its_updates_says_so(loss):
+@pytest.mark.parametrize("preset", ["grpo", "ppo"])
+def test_a_step_that_fails_after_one_of_its_updates_says_so(preset):
+    algorithm = Algorithm.preset(preset)
     trainer, samples = (
-        build(loss=loss, updates_per_step=2, learning_rate=1e38),
+        build(algorithm=algorithm, updates_per_step=2, learning_rate=1e38),
         rewarded(make_groups(2, 3)),
     )
     before = weights_of(trainer.model)
@@ -260,7 +249,7 @@ def test_a_step_that_fails_after_one_of_its_updates_says_so(loss):
     with pytest.raises(NumericsError):
         train_on(trainer, samples)
     assert trainer.is_inconsistent
-    whole = build(loss=loss, updates_per_step=2)
+    whole = build(algorithm=algorithm, updates_per_step=2)
     train_on(whole, samples)
     assert not whole.is_inconsistent
 
@@ -281,7 +270,7 @@ def test_a_failed_step_leaves_no_gradient_for_the_next():
 
 def test_a_frozen_copy_has_kl_zero_at_first_and_more_later():
     samples = make_groups()
-    trainer = build(loss=KL, reference=tiny_model(), learning_rate=1e-2)
+    trainer = build(algorithm=KL, reference=tiny_model(), learning_rate=1e-2)
     first = train_on(trainer, rewarded(samples))
     second = train_on(trainer, rewarded(samples))
     assert first.kl_to_reference == 0.0
@@ -290,16 +279,16 @@ def test_a_frozen_copy_has_kl_zero_at_first_and_more_later():
 
 def test_with_a_kl_penalty_every_group_learns():
     samples = rewarded(make_groups(2, 2), [0.5] * 4)
-    trainer = build(loss=KL, reference=tiny_model(seed=1))
+    trainer = build(algorithm=KL, reference=tiny_model(seed=1))
     metrics = train_on(trainer, samples)
     assert metrics.num_rows_without_gradient == 0
     assert metrics.grad_norm > 0
 
 
-@pytest.mark.parametrize(("loss", "has_reference"), [(KL, False), (GRPOLossConfig(), True)])
-def test_a_reference_goes_with_a_kl_penalty_and_with_nothing_else(loss, has_reference):
-    with pytest.raises(ConfigError, match=r"grpo loss .* give both or neither"):
-        build(loss=loss, reference=tiny_model() if has_reference else None)
+@pytest.mark.parametrize(("algorithm", "has_reference"), [(KL, False), (Algorithm(), True)])
+def test_a_reference_goes_with_a_kl_penalty_and_with_nothing_else(algorithm, has_reference):
+    with pytest.raises(ConfigError, match=r"frozen initial policy.* give both or neither"):
+        build(algorithm=algorithm, reference=tiny_model() if has_reference else None)
 
 
 def test_metrics_count_rows_and_time():
