@@ -49,15 +49,11 @@ def samples_of(outputs: Sequence[GenerateOutput], temperature: float) -> list[Sa
 def trainer_of(model: CausalLM, **config: object) -> NativeTrainer:
     """A trainer of a few steps; ``config`` are fields of ``TrainConfig``."""
     values = {"learning_rate": 1e-3, "max_grad_norm": 1.0} | config
-<<<<<<< HEAD
-    return NativeTrainer(model, TrainConfig(**values), total_steps=4)
-=======
     return NativeTrainer(
         model,
         TrainConfig(**values),
         total_steps=4,
     )
->>>>>>> t-train
 
 
 def sampled(columns: Sequence[np.ndarray], samples: Sequence[Sample]) -> list[np.ndarray]:

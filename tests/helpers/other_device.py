@@ -151,13 +151,10 @@ CASES = {
         updates_per_step=2, recompute=True
     ),
     "trainer with a critic": lambda: trainer_step(Algorithm.preset("ppo")),
-<<<<<<< HEAD
-=======
     "trainer with the optimal token baseline": lambda: trainer_step(Algorithm.preset("otb")),
     "trainer with an entropy bonus": lambda: trainer_step(
         Algorithm.preset("gspo", entropy={"coefficient": 0.01})
     ),
->>>>>>> t-train
     "planted: targets on the CPU": cpu_targets,
     "planted: a layout on the CPU": cpu_layout,
     "planted: a CPU scalar": cpu_scalar,

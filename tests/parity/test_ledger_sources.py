@@ -17,12 +17,8 @@ from helpers.tiny_models import randomize, tiny_model
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 from helpers.train_batches import train_on
 
-<<<<<<< HEAD
-from zerogap.algorithms import correct_mismatch, ledger_statistics
-from zerogap.config import GRPOLossConfig, TrainConfig, WeightCorrection
-=======
+from zerogap.algorithms import WeightCorrection, correct_mismatch, ledger_statistics
 from zerogap.config import TrainConfig
->>>>>>> t-train
 from zerogap.data import reencode
 from zerogap.errors import DataError
 from zerogap.kernels.native import native
