@@ -160,7 +160,9 @@ def optimal_token_baselines(
         # [members, longest], 0 past a member's end.
         weights, weighted = np.zeros((len(members), longest)), np.zeros((len(members), longest))
         for row, slots in enumerate(members):
-            energy = np.cumsum(1 - 2 * np.exp(log_probs_S[slots]) + squares_S[slots])
+            # Never negative, but for the rounding of a certain token, which would throw B out of the range of the returns.
+            norms = np.maximum(1 - 2 * np.exp(log_probs_S[slots]) + squares_S[slots], 0.0)
+            energy = np.cumsum(norms)
             weights[row, : len(slots)] = energy
             weighted[row, : len(slots)] = energy * returns_S[slots]
         alive = np.array([sum(len(slots) > t for slots in members) for t in range(longest)])

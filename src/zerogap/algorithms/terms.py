@@ -25,14 +25,14 @@ class Surrogate(NamedTuple):
 class LossTerms:
     """Float64 [T] each; only ``log_probs_T`` and ``ratio_T`` have a gradient."""
 
-    log_probs_T: Tensor
+    log_probs_T: Float[Tensor, "T"]
     """The current policy's, nats."""
-    ratio_T: Tensor
+    ratio_T: Float[Tensor, "T"]
     """exp(log_probs - old_log_probs) at the loss's level, see ``policy_ratio``."""
-    advantages_T: Tensor
-    old_log_probs_T: Tensor
+    advantages_T: Float[Tensor, "T"]
+    old_log_probs_T: Float[Tensor, "T"]
     """The policy's at the start of the step (the engine's with ``train.old_log_probs = "rollout"``)."""
-    rollout_log_probs_T: Tensor
+    rollout_log_probs_T: Float[Tensor, "T"]
     """The engine's at sampling time; NaN for answers of the data set."""
 
 

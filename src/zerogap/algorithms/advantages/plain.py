@@ -38,9 +38,12 @@ class ImportedAdvantage(AdvantageConfig):
 
     def decide(self, inputs: AdvantageInputs) -> Advantages:
         """See the class."""
-        found: Any = np.asarray(
-            call_user_function(self.function, inputs, **self.params), np.float64
-        )
+        returned: Any = call_user_function(self.function, inputs, **self.params)
+        try:
+            found = np.asarray(returned, np.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            msg = f"advantage.function = {self.function!r} returned a {type(returned).__name__} that is no array of numbers ({error}); return a numpy array"
+            raise DataError(msg) from error
         num_samples, num_tokens = len(inputs.rewards_B), len(inputs.sample_S)
         if found.shape == (num_samples,) and num_samples != num_tokens:
             found = inputs.spread(found)

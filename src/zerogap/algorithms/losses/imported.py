@@ -27,12 +27,17 @@ class ImportedLoss(PolicyLoss):
     def surrogate(self, terms: LossTerms) -> Surrogate:
         """See the class."""
         found: Any = call_user_function(self.function, terms, **self.params)
-        numerator_T, is_clipped_T = (
-            found if isinstance(found, tuple) else (found, terms.log_probs_T != terms.log_probs_T)
-        )
+        if not isinstance(found, Surrogate):
+            found = Surrogate(found, terms.log_probs_T != terms.log_probs_T)
         expected = terms.log_probs_T.shape
-        if getattr(numerator_T, "shape", None) != expected:
-            given = getattr(numerator_T, "shape", type(numerator_T).__name__)
-            msg = f"loss.function = {self.function!r} returned {given}: it must return one number for each of the {expected[0]} tokens; do not sum or average, the denominator does"
+        for part, column_T in found._asdict().items():
+            if getattr(column_T, "shape", None) != expected:
+                given = getattr(column_T, "shape", type(column_T).__name__)
+                msg = f"loss.function = {self.function!r} returned {given} as {part}: it must return one number for each of the {expected[0]} tokens; do not sum or average, the denominator does"
+                raise DataError(msg)
+        if terms.log_probs_T.requires_grad and not getattr(
+            found.numerator_T, "requires_grad", False
+        ):
+            msg = f"loss.function = {self.function!r} returned numbers without a gradient, so nothing would train; compute them from terms.log_probs_T or terms.ratio_T, with torch and without detach"
             raise DataError(msg)
-        return Surrogate(numerator_T, is_clipped_T)
+        return found
