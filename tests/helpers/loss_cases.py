@@ -9,7 +9,13 @@ import torch
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import FP32_MODEL_GRADIENT, GRADIENT, GRADIENT_NORM
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
-from zerogap.algorithms import Algorithm, MaxRLAdvantage
+from zerogap.algorithms import (
+    Algorithm,
+    CriticAdvantage,
+    DRPOLoss,
+    MaxRLAdvantage,
+    TokenBaselineAdvantage,
+)
 from zerogap.config.train import TrainConfig
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
 from zerogap.types import Sample, Source
@@ -152,8 +158,11 @@ def gradients_of(
 def check_gradient(
     case: Case, gradient: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
 ) -> None:
-    """To 1e-6 per tensor, or as one vector if the terms of two answers to one prompt cancel."""
-    if case.algorithm.loss.compares_answers:
+    """To 1e-6 per tensor, or as one vector where terms of opposite signs cancel in single elements: see ``GRADIENT_NORM``."""
+    loss, advantage = case.algorithm.loss, case.algorithm.advantage
+    # Answers to one prompt; or tokens of one completion whose terms differ in sign.
+    has_both_signs = isinstance(advantage, TokenBaselineAdvantage | CriticAdvantage)
+    if loss.compares_answers or has_both_signs or isinstance(loss, DRPOLoss):
         GRADIENT_NORM.check(gradient, expected)
         FP32_MODEL_GRADIENT.check(gradient, expected)
     else:
