@@ -10,7 +10,7 @@ from helpers.tiny_models import tiny_model
 from helpers.tolerance import FLOAT64_REFERENCE
 from helpers.train_batches import make_groups, make_sample, train_on
 
-from zerogap.config import GRPOLossConfig, TrainConfig
+from zerogap.config import TrainConfig
 from zerogap.config.monitoring import LedgerConfig
 from zerogap.errors import RecheckError
 from zerogap.ledger import Ledger
@@ -64,7 +64,7 @@ def test_the_trainers_own_pass_and_a_pass_over_one_sample_have_the_same_bits():
     samples = [sample.scored(i % 2) for i, sample in enumerate(make_groups(4, 4))]
 
     def train(model, samples):
-        trainer = NativeTrainer(model, TrainConfig(), GRPOLossConfig(), total_steps=1)
+        trainer = NativeTrainer(model, TrainConfig(), total_steps=1)
         return train_on(trainer, samples).old_log_probs
 
     recheck = audit(model, samples, train).recheck

@@ -9,20 +9,18 @@ from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from helpers.train_batches import make_sample
 
-from zerogap.config import (
-    DrGRPOLossConfig,
-    GRPOLossConfig,
-    KLConfig,
-    ReinforcePlusPlusLossConfig,
-    RLOOLossConfig,
-    TrainConfig,
-)
+from zerogap.algorithms import Algorithm
+from zerogap.config import TrainConfig
 from zerogap.errors import DataError
 from zerogap.train import NativeTrainer
 from zerogap.train.participants import take_part
 
 REWARDS = (1.0, 0.0, 0.25)
-DR_GRPO = DrGRPOLossConfig(kind="dr_grpo", constant_denominator=8)
+PRESETS = {
+    "grpo": Algorithm.preset("grpo"),
+    "dr_grpo": Algorithm.preset("dr_grpo", loss={"constant_denominator": 8}),
+    "rloo": Algorithm.preset("rloo"),
+}
 
 
 def whole(rewards=REWARDS):
@@ -41,23 +39,16 @@ ROLLOUT = [0, 1, 0, 2, 0]
 """The rollout of each sample of ``cut``."""
 
 
-def advantages(samples, loss, **models):
-    trainer = NativeTrainer(tiny_model(), TrainConfig(), loss, total_steps=1, **models)
+def advantages(samples, algorithm, **models):
+    trainer = NativeTrainer(tiny_model(), TrainConfig(), algorithm, total_steps=1, **models)
     found = trainer.plan(samples).advantages
     ends = np.cumsum([len(sample) for sample in samples])
     return found.column_S[ends - 1], found.groups
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        GRPOLossConfig(kind="grpo"),
-        DR_GRPO,
-        RLOOLossConfig(kind="rloo"),
-    ],
-    ids=lambda one: one.kind,
-)
-def test_a_rollout_of_several_samples_counts_once_in_the_baseline(loss):
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_rollout_of_several_samples_counts_once_in_the_baseline(preset):
+    loss = PRESETS[preset]
     found, groups = advantages(cut(), loss)
     expected, same = advantages(whole(), loss)
     EXACT.check(found, expected[ROLLOUT])
@@ -69,7 +60,7 @@ def test_a_rollout_of_several_samples_counts_once_in_the_baseline(loss):
             "dr_grpo": reward - sum(REWARDS) / 3,
             "rloo": reward - sum(others) / 2,
             "grpo": (reward - sum(REWARDS) / 3) / np.std(REWARDS, ddof=1),
-        }[loss.kind]
+        }[preset]
         FLOAT64_SAME_OP.check(expected[i], np.float64(own))
     assert_notices(
         "samples in the baseline",
@@ -84,20 +75,20 @@ def as_rollouts(samples):
 
 def test_several_samples_of_the_only_rollout_have_no_baseline():
     samples = [sample for sample, r in zip(cut(), ROLLOUT, strict=True) if r == 0]
-    found, groups = advantages(samples, GRPOLossConfig(kind="grpo"))
+    found, groups = advantages(samples, PRESETS["grpo"])
     EXACT.check(found, np.zeros(3))
     assert (groups.num_alone, groups.num_without_signal) == (1, 0)
 
 
 def test_the_baseline_variant_gives_every_sample_its_rollouts_reward():
-    found, _ = advantages(cut(), ReinforcePlusPlusLossConfig(kind="reinforce_pp", baseline=True))
+    found, _ = advantages(cut(), Algorithm.preset("reinforce_pp", advantage={"baseline": "group"}))
     assert found[0] == found[2] == found[4]
     assert np.isfinite(found).all()
 
 
 def test_a_penalty_is_that_of_the_whole_rollout():
-    kl = KLConfig(kind="k1", coefficient=0.1, place="reward")
-    loss = DR_GRPO.model_copy(update={"kl": kl})
+    kl = {"kind": "k1", "coefficient": 0.1, "place": "reward"}
+    loss = Algorithm.preset("dr_grpo", loss={"constant_denominator": 8}, kl=kl)
     found, _ = advantages(cut((0.5, 0.5, 0.5)), loss, reference=tiny_model(seed=1))
     assert found[0] == found[2] == found[4]
     assert len(set(found.tolist())) == 3
