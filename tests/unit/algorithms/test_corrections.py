@@ -6,9 +6,9 @@ from helpers.planted_fault import assert_notices, planted_fault
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from hypothesis import given
 from hypothesis import strategies as st
-from zerogap.config.corrections import MaskCorrection, WeightCorrection
+from pydantic import ValidationError
 
-from zerogap.algorithms import correct_mismatch
+from zerogap.algorithms import MaskCorrection, WeightCorrection, correct_mismatch
 from zerogap.errors import DataError, NumericsError
 
 LEVELS = ["token", "sequence", "geometric"]
@@ -33,6 +33,17 @@ def loop_ratio(old, rollout, mask, sample, level, t):
     return math.exp(min(max(total, -20.0), 20.0))
 
 
+def loop_statistic(old, rollout, loss_mask, sample, mask, t):
+    """What is compared with the bounds: the ratio, or k2 or k3, of the token or over its sample (FORMULAS.md, 7)."""
+    if mask.kind == "ratio":
+        return loop_ratio(old, rollout, loss_mask, sample, mask.level, t)
+    estimate = {"k2": lambda d: d * d / 2, "k3": lambda d: math.exp(d) - 1 - d}[mask.kind]
+    members = [u for u in range(len(loss_mask)) if loss_mask[u] and sample[u] == sample[t]]
+    mine = [t] if mask.level == "token" else members
+    total = sum(estimate(float(old[u]) - float(rollout[u])) for u in mine)
+    return total / len(mine) if mask.level == "geometric" else total
+
+
 def loop(columns, *, weight=None, mask=None, veto=None):
     """The definition, one token at a time: (weight, keep)."""
     *_, loss_mask, sample = columns
@@ -44,7 +55,7 @@ def loop(columns, *, weight=None, mask=None, veto=None):
             weights[t] = min(max(w, low), weight.high)
         keep[t] = True
         if mask:
-            keep[t] = mask.low <= loop_ratio(*columns, mask.level, t) <= mask.high
+            keep[t] = mask.low <= loop_statistic(*columns, mask, t) <= mask.high
         for u in range(len(sample)):
             if veto and loss_mask[u] and sample[u] == sample[t]:
                 keep[t] = keep[t] and loop_ratio(*columns, "token", u) >= veto
@@ -81,6 +92,44 @@ def test_rejections_match_the_loop_and_leave_weights_alone(level, veto):
     assert 0 < keep.sum() < columns[2].sum()
     _, looser = loop(columns, mask=mask.model_copy(update={"low": 0.0, "high": 1e9}), veto=veto)
     assert_notices("no bounds", lambda: EXACT.check(found.keep_S, looser))
+
+
+@pytest.mark.parametrize("kind", ["k2", "k3"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_rejections_by_an_estimate_match_the_loop(level, kind):
+    columns = batch(1, num_samples=20, scale=0.2)
+    high = {"token": 0.02, "sequence": 0.08, "geometric": 0.02}[level]
+    mask = MaskCorrection(kind=kind, level=level, high=high)
+    found = correct_mismatch(*columns, mask=mask)
+    EXACT.check(found.keep_S, loop(columns, mask=mask)[1])
+    assert 0 < found.keep_S.sum() < columns[2].sum()
+    other = mask.model_copy(update={"high": 2 * high})
+    assert_notices("another bound", lambda: EXACT.check(found.keep_S, loop(columns, mask=other)[1]))
+
+
+def test_a_mask_needs_its_bounds_for_they_depend_on_the_level():
+    """The old bounds of every level, [0.5, 2], at mean |d| = 0.2 over 500 tokens: almost nothing, almost everything, nothing."""
+    with pytest.raises(ValidationError, match="high"):
+        MaskCorrection()
+    d = np.random.default_rng(0).normal(scale=0.25, size=500 * 200)
+    sample = np.repeat(np.arange(200), 500)
+
+    def kept(level):
+        mask = MaskCorrection(level=level, low=0.5, high=2.0)
+        return correct_mismatch(d, np.zeros(len(d)), np.ones(len(d), bool), sample, mask=mask).statistics.fraction_kept  # fmt: skip
+
+    assert 0.99 < kept("token") < 0.998
+    assert 0.04 < kept("sequence") < 0.16
+    assert kept("geometric") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"high": 0.9}, "a ratio without a gap is 1"), ({"kind": "k3", "low": 0.1, "high": 1.0}, "it is 0 without a gap")],
+)  # fmt: skip
+def test_bounds_that_would_drop_what_agrees_are_refused(options, why):
+    with pytest.raises(ValidationError, match=why):
+        MaskCorrection(**options)
 
 
 def test_a_weight_and_a_rejection_are_decided_separately():

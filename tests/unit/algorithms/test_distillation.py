@@ -4,11 +4,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.loss_batches import surrogate_of
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from torch import Tensor
 
-from zerogap.algorithms import distillation_advantages, reinforce_surrogate, top_k_kl
+from zerogap.algorithms import ReinforceLoss, distillation_advantages, top_k_kl
 from zerogap.errors import NumericsError
 
 DIRECTIONS = ["reverse", "forward"]
@@ -172,9 +173,11 @@ def test_the_sampled_gradient_has_the_reverse_kls_as_its_expectation():
     advantages = distillation_advantages(teacher[0].numpy(), policy.numpy(), np.ones(40, bool))
 
     def expected_gradient(advantages):
-        terms = reinforce_surrogate(
-            log_probs, policy, torch.tensor(advantages), torch.ones(40, dtype=torch.bool)
-        ).numerator_T
+        columns = {
+            "log_probs": log_probs, "old_log_probs": policy, "rollout_log_probs": policy, "advantages": torch.tensor(advantages),
+            "sample": torch.arange(40), "sample_len": torch.ones(40, dtype=torch.int64),
+        }  # fmt: skip
+        terms = surrogate_of(ReinforceLoss(), columns).numerator_T
         (gradient,) = torch.autograd.grad((policy.exp() * terms).sum(), leaf, retain_graph=True)
         return gradient
 

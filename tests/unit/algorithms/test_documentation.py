@@ -5,22 +5,49 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from zerogap.config.corrections import CorrectionsConfig, Level, WeightCorrection
-from zerogap.config.loss import LossConfig
 
-import zerogap.algorithms
-from zerogap.algorithms import Denominator, correct_mismatch, loss_denominators
+from zerogap.algorithms import (
+    ADVANTAGES,
+    LOSSES,
+    CorrectionsConfig,
+    Denominator,
+    Level,
+    WeightCorrection,
+    correct_mismatch,
+    loss_denominators,
+    presets,
+)
 
 TEXT = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
-KINDS = [
-    get_args(section.model_fields["kind"].annotation)[0]
-    for section in get_args(get_args(LossConfig)[0])
-]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_loss_has_a_formula_and_a_price(kind):
-    assert TEXT.count(f"\n| `{kind}`") >= 2
+def rows(section):
+    """Name -> cells of the rows of a section's tables."""
+    lines = TEXT.split(f"\n## {section}")[1].split("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]  # fmt: skip
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+@pytest.mark.parametrize(("section", "kinds"), [("Losses", LOSSES), ("Advantages", ADVANTAGES)])
+def test_every_kind_has_a_formula_and_a_use(section, kinds):
+    found = rows(section)
+    assert found.keys() == kinds.keys()
+    for kind, cells in found.items():
+        assert cells[0], kind
+        assert cells[1] or kind == "import", kind
+
+
+def test_every_preset_has_a_paper_and_the_kinds_of_its_file():
+    found = rows("Presets")
+    assert found.keys() == presets().keys()
+    for name, (what, paper) in found.items():
+        tables = presets()[name]
+        assert "https://arxiv.org/abs/" in paper
+        if what.startswith("as grpo"):
+            assert (tables["loss"]["kind"], tables["advantage"]["kind"]) == ("clip", "group"), name
+        else:
+            assert f"loss `{tables['loss']['kind']}`" in what, name
+            assert f"advantage `{tables['advantage']['kind']}`" in what, name
 
 
 @pytest.mark.parametrize(
@@ -28,12 +55,6 @@ def test_every_loss_has_a_formula_and_a_price(kind):
 )
 def test_every_correction_denominator_and_level_has_a_row(name):
     assert f"\n| `{name}`" in TEXT
-
-
-def test_functions_it_names_exist():
-    rows = [line.split("`")[1] for line in TEXT.split("## Advantages")[1].split("##")[0].splitlines() if line.startswith("| `")]  # fmt: skip
-    assert set(rows) <= set(zerogap.algorithms.__all__)
-    assert len(rows) == 9
 
 
 @pytest.mark.parametrize("level", get_args(Level))

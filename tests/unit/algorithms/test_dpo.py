@@ -3,12 +3,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.loss_batches import surrogate_of
 from helpers.planted_fault import assert_notices
 from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.algorithms import dpo_coefficients, reduce_loss, sample_sums, weighted_log_probs
+from zerogap.algorithms import DPOLoss, dpo_coefficients, reduce_loss, sample_sums
 from zerogap.errors import DataError, NumericsError
 
 PAIRS = np.array([[0, 1], [2, 3], [5, 4], [0, 6]])
@@ -47,11 +48,15 @@ def ours(log_probs, ref, mask, sample, *, beta, smoothing, parts=((0, 1, 2, 3, 4
     terms = dpo_coefficients(sums, ref_sums, PAIRS, beta=beta, label_smoothing=smoothing)
     gradient = np.zeros(len(sample))
     for part in parts:
-        tokens = np.concatenate([np.flatnonzero(sample == r) for r in part])
+        tokens = np.concatenate([np.flatnonzero(mask & (sample == r)) for r in part])
         log_probs_T = torch.tensor(log_probs[tokens], requires_grad=True)
-        mask_T = torch.tensor(mask[tokens])
-        coefficient_T = torch.tensor(terms.coefficient_B[sample[tokens]])
-        numerator_T = weighted_log_probs(log_probs_T, coefficient_T, mask_T).numerator_T
+        mask_T = torch.ones(len(tokens), dtype=torch.bool)
+        columns = {
+            "log_probs": log_probs_T, "old_log_probs": log_probs_T.detach(), "rollout_log_probs": log_probs_T.detach(),
+            "advantages": torch.tensor(-terms.coefficient_B[sample[tokens]]),
+            "sample": torch.tensor(sample[tokens]), "sample_len": mask_T.long(),
+        }  # fmt: skip
+        numerator_T = surrogate_of(DPOLoss(), columns).numerator_T
         reduce_loss(numerator_T, torch.tensor(terms.denominator_B[sample[tokens]]), mask_T).backward()  # fmt: skip
         gradient[tokens] = log_probs_T.grad.numpy()
     return terms.losses_P.mean(), gradient

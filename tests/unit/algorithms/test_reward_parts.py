@@ -9,7 +9,7 @@ from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.algorithms import batch_normalized, combined_rewards, group_advantages
+from zerogap.algorithms import combined_rewards, group_advantages
 from zerogap.errors import DataError, NumericsError
 
 WEIGHTS = {"correct": 1.0, "short": -0.3, "format": 0.5}
@@ -88,7 +88,7 @@ def test_sum_then_normalize_is_another_thing():
         return combined_rewards(parts, weights, normalize, ids, valid)
 
     def grpo(first, second):
-        return group_advantages(first + second, ids, valid, normalize_std=True).advantages
+        return group_advantages(first + second, ids, valid, divisor="group_std").advantages
 
     half = math.sqrt(0.5)
     FLOAT64_SAME_OP.check(gdpo(one, both), np.array([-half, half]))
@@ -132,46 +132,39 @@ def test_neither_the_order_of_samples_nor_of_parts_changes_a_bit(order, names):
     EXACT.check(turned, straight[order])
 
 
-def test_batch_normalization_matches_the_loop():
-    rng = np.random.default_rng(0)
-    advantages, is_valid = 3 + rng.normal(size=50), rng.random(50) < 0.7
-    ours = batch_normalized(advantages, is_valid)
-    FLOAT64_SAME_OP.check(ours, loop_batch_normalized(advantages, is_valid))
-    assert_notices(
-        "population std",
-        lambda: FLOAT64_SAME_OP.check(ours, loop_batch_normalized(advantages, is_valid, ddof=0)),
-    )
-    assert_notices(
-        "invalid samples moved the mean",
-        lambda: FLOAT64_SAME_OP.check(
-            ours, np.where(is_valid, loop_batch_normalized(advantages, np.ones(50, bool)), np.nan)
-        ),
-    )
+def gdpo_advantages(combined, group_ids, is_valid):
+    """Of the preset: std = "batch_advantage"."""
+    return group_advantages(combined, group_ids, is_valid, divisor="batch_advantage_std").advantages
 
 
-def test_a_group_without_a_signal_stays_at_exactly_zero_in_the_batch():
+def test_gdpo_is_normalised_over_the_batch_and_keeps_silent_groups_at_exactly_zero():
     normalize = dict.fromkeys(WEIGHTS, "group")
     parts, group_ids, is_valid = batch()
     for part in parts.values():
         part[np.array(group_ids) == "g3"] = 0.1
     combined = combined_rewards(parts, WEIGHTS, normalize, group_ids, is_valid)
-    found = batch_normalized(combined, is_valid)
+    found = gdpo_advantages(combined, group_ids, is_valid)
     is_flat = (np.array(group_ids) == "g3") & is_valid
     assert is_flat.sum() > 1
     assert (found[is_flat] == 0).all()
-    FLOAT64_SAME_OP.check(found, loop_batch_normalized(combined, is_valid))
-
-    def as_published():
-        EXACT.check(loop_batch_normalized(combined, is_valid)[is_flat], found[is_flat])
-
-    assert_notices("the rounding of the mean is subtracted", as_published)
+    expected = loop_batch_normalized(combined, is_valid)
+    FLOAT64_SAME_OP.check(found, expected)
+    assert_notices(
+        "the rounding of the batch's mean is subtracted",
+        lambda: EXACT.check(expected[is_flat], found[is_flat]),
+    )
+    assert_notices(
+        "population std",
+        lambda: FLOAT64_SAME_OP.check(found, loop_batch_normalized(combined, is_valid, ddof=0)),
+    )
 
 
 @pytest.mark.parametrize("equal", [[0.1, 0.1, 0.1], [5.0], []])
 def test_a_batch_without_differences_is_zero(equal):
     kept = np.array([*equal, np.nan])
     is_valid = np.array([*[True] * len(equal), False])
-    EXACT.check(batch_normalized(kept, is_valid), np.array([*[0.0] * len(equal), np.nan]))
+    found = gdpo_advantages(kept, ["a"] * len(kept), is_valid)
+    EXACT.check(found, np.array([*[0.0] * len(equal), np.nan]))
 
 
 def test_what_does_not_fit_is_refused_with_its_name():
@@ -186,5 +179,5 @@ def test_what_does_not_fit_is_refused_with_its_name():
     for normalization in ("none", "group"):
         with pytest.raises(NumericsError, match="reward 'a' is not finite"):
             combined_rewards({"a": bad}, {"a": 1.0}, {"a": normalization}, ["g", "g"], valid)
-    with pytest.raises(NumericsError, match="1 of 2 valid samples"):
-        batch_normalized(bad, valid)
+    with pytest.raises(NumericsError, match="group g has the rewards"):
+        gdpo_advantages(bad, ["g", "g"], valid)

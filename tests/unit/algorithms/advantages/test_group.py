@@ -1,4 +1,6 @@
 import math
+from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -7,42 +9,155 @@ from helpers.tolerance import EXACT, FLOAT64_SAME_OP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.algorithms import group_advantages, leave_one_out_advantages
+from zerogap.algorithms import AdvantageInputs, Algorithm, GroupAdvantage, group_advantages
+from zerogap.algorithms.group_statistics import Divisor
 from zerogap.errors import DataError, NumericsError
 
+DIVISORS = get_args(Divisor)
 
-def loop_advantages(rewards, group_ids, is_valid, *, std_floor=None):
-    """The definition, one sample at a time."""
+
+def std_of(values):
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def loop_advantages(rewards, group_ids, is_valid, *, divisor="none", penalties=None):
+    """The definition, one sample at a time; divisors are of the rewards without penalties."""
+    penalties = [0.0] * len(rewards) if penalties is None else penalties
+    kept = [j for j in range(len(rewards)) if is_valid[j]]
+
+    def group_mean(i, values):
+        mine = [values[j] for j in kept if group_ids[j] == group_ids[i]]
+        return sum(mine) / len(mine)
+
+    net = [r - p for r, p in zip(rewards, penalties, strict=True)]
     result = []
     for i in range(len(rewards)):
-        mine = [
-            rewards[j] for j in range(len(rewards)) if is_valid[j] and group_ids[j] == group_ids[i]
-        ]
         if not is_valid[i]:
             result.append(math.nan)
             continue
-        mean = sum(mine) / len(mine)
-        advantage = rewards[i] - mean
-        if std_floor is not None and len(mine) > 1:
-            variance = sum((r - mean) ** 2 for r in mine) / (len(mine) - 1)
-            advantage /= max(math.sqrt(variance), std_floor)
-        result.append(advantage)
+        mine = [rewards[j] for j in kept if group_ids[j] == group_ids[i]]
+        by = 1.0
+        if divisor == "group_std" and len(mine) > 1:
+            by = max(std_of(mine), 1e-6)
+        elif divisor == "batch_std":
+            by = std_of([rewards[j] for j in kept])
+        elif divisor == "batch_advantage_std":
+            by = std_of([rewards[j] - group_mean(j, rewards) for j in kept])
+        elif divisor == "group_mean":
+            by = group_mean(i, rewards) or math.inf
+        result.append((net[i] - group_mean(i, net)) / by)
     return np.array(result)
 
 
-@pytest.mark.parametrize("normalize_std", [False, True])
-def test_advantages_match_the_loop(normalize_std):
+@pytest.mark.parametrize("has_penalties", [False, True])
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_advantages_match_the_loop(divisor, has_penalties):
     rng = np.random.default_rng(0)
-    rewards, is_valid = rng.normal(size=40), rng.random(40) < 0.8
+    rewards, is_valid = np.abs(rng.normal(size=40)), rng.random(40) < 0.8
     group_ids = [f"g{i}" for i in rng.integers(0, 6, size=40)]
-    ours = group_advantages(rewards, group_ids, is_valid, normalize_std=normalize_std).advantages
-    floor = 1e-6 if normalize_std else None
-    FLOAT64_SAME_OP.check(ours, loop_advantages(rewards, group_ids, is_valid, std_floor=floor))
-    everyone = loop_advantages(rewards, group_ids, np.ones(40, bool), std_floor=floor)
+    penalties = rng.normal(size=40) if has_penalties else None
+    ours = group_advantages(
+        rewards, group_ids, is_valid, divisor=divisor, penalties_B=penalties
+    ).advantages
+
+    def check(other, mask=is_valid, **options):
+        expected = loop_advantages(rewards, group_ids, mask, divisor=other, **options)
+        FLOAT64_SAME_OP.check(ours, np.where(is_valid, expected, np.nan))
+
+    check(divisor, penalties=penalties)
     assert_notices(
         "invalid members moved the mean",
-        lambda: FLOAT64_SAME_OP.check(ours, np.where(is_valid, everyone, np.nan)),
+        lambda: check(divisor, np.ones(40, bool), penalties=penalties),
     )
+    another = DIVISORS[DIVISORS.index(divisor) - 1]
+    assert_notices("another divisor", lambda: check(another, penalties=penalties))
+    if has_penalties:
+        assert_notices("no penalties", lambda: check(divisor))
+
+
+@pytest.mark.parametrize(
+    ("preset", "divisor"),
+    [
+        ("grpo", "group_std"), ("dr_grpo", "none"), ("lite_ppo", "batch_std"), ("scalerl", "batch_advantage_std"),
+        ("maxrl", "group_mean"), ("rloo", "none"),
+    ],
+)  # fmt: skip
+def test_a_preset_has_the_papers_divisor_at_every_token(preset, divisor):
+    rewards, ids = np.array([0.0, 1.0, 1.0, 0.0, 2.0, 5.0]), list("aabbcc")
+    tables = {"loss": {"constant_denominator": 9}} if preset == "dr_grpo" else {}
+    sample = np.repeat(np.arange(6), 3)
+    found = Algorithm.preset(preset, **tables).advantage.decide(inputs_of(rewards, ids, sample))
+    scale = 2.0 if preset == "rloo" else 1.0
+    expected = scale * loop_advantages(rewards, ids, [True] * 6, divisor=divisor)
+    FLOAT64_SAME_OP.check(found.column_S, expected[sample])
+    assert found.groups.num_groups == 3
+
+
+def inputs_of(rewards, group_ids, sample, penalties=None):
+    return AdvantageInputs(
+        rewards_B=rewards,
+        is_valid_B=np.ones(len(rewards), bool),
+        group_ids=group_ids,
+        loss_mask_S=np.ones(len(sample), bool),
+        sample_S=sample,
+        penalties_S=penalties,
+    )
+
+
+@pytest.mark.parametrize("coefficient", [1e-2, 1e-4, 1e-6])
+def test_a_kl_in_the_reward_keeps_its_coefficient_where_all_rewards_are_equal(coefficient):
+    """The review's case: with the KL in the divisor, every coefficient gave (.36, -.36, 1.17, -1.17)."""
+    kl = np.array([-0.36, 0.36, -1.17, 1.17])
+    sample = np.repeat(np.arange(4), 2)
+    penalties = np.repeat(coefficient * kl / 2, 2)
+    found = GroupAdvantage(std="group").decide(
+        inputs_of(np.full(4, 0.7), ["a"] * 4, sample, penalties)
+    )
+    FLOAT64_SAME_OP.check(found.column_S, np.repeat(-coefficient * kl, 2))
+    assert found.groups.num_without_signal == 1
+    net = 0.7 - coefficient * kl
+    cancelled = (net - net.mean()) / np.std(net, ddof=1)
+    assert cancelled.round(2).tolist() == [0.36, -0.36, 1.17, -1.17]
+    assert_notices(
+        "the KL in its own divisor",
+        lambda: FLOAT64_SAME_OP.check(found.column_S, np.repeat(cancelled, 2)),
+    )
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 5])
+def test_maxrl_has_the_gradient_of_the_truncated_log_probability(num_samples):
+    """Every outcome of N draws of a Bernoulli policy: grad J_(N-1), J_n = - sum over k <= n of (1 - p)^k / k.
+
+    N - 1 and not N: the baseline is dropped where all draws fail, as published.
+    """
+    p = 0.3
+    # d log p of a success and of a failure, by p.
+    slopes = {1: 1 / p, 0: -1 / (1 - p)}
+    expected = 0.0
+    for draws in product((0, 1), repeat=num_samples):
+        found = group_advantages(
+            np.array(draws, float), ["a"] * num_samples, np.ones(num_samples, bool), divisor="group_mean"
+        ).advantages  # fmt: skip
+        chance = math.prod(p if d else 1 - p for d in draws)
+        terms = zip(found, draws, strict=True)
+        expected += chance * sum(a * slopes[d] for a, d in terms) / num_samples
+
+    def truncated(order):
+        return sum((1 - p) ** (k - 1) for k in range(1, order + 1))
+
+    FLOAT64_SAME_OP.check(np.array(expected), np.array(float(truncated(num_samples - 1))))
+    assert_notices(
+        "the order N",
+        lambda: FLOAT64_SAME_OP.check(np.array(expected), np.array(float(truncated(num_samples)))),
+    )
+
+
+def test_maxrl_of_failures_is_zero_and_of_negative_rewards_an_error():
+    found = group_advantages(np.zeros(3), ["a"] * 3, np.ones(3, bool), divisor="group_mean")
+    EXACT.check(found.advantages, np.zeros(3))
+    with pytest.raises(NumericsError, match="rewards of 0 and above; choose another reward"):
+        group_advantages(np.array([1.0, -1.0]), ["a", "a"], np.ones(2, bool), divisor="group_mean")
 
 
 @pytest.mark.parametrize("order", ["grouped", "interleaved", "shuffled"])
@@ -84,12 +199,14 @@ def test_the_reward_slot_of_an_invalid_member_may_hold_anything():
     EXACT.check(found.advantages, np.array([np.nan, -1.0, 1.0, np.nan]))
 
 
-@pytest.mark.parametrize("normalize_std", [False, True])
+@pytest.mark.parametrize("divisor", DIVISORS)
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1e17, -3.3])
-def test_an_all_equal_group_gives_exactly_zero(reward, normalize_std):
+def test_an_all_equal_group_gives_exactly_zero(reward, divisor):
+    if divisor == "group_mean" and reward < 0:
+        return
     for size in range(1, 12):
         found = group_advantages(
-            np.full(size, reward), ["a"] * size, np.ones(size, bool), normalize_std=normalize_std
+            np.full(size, reward), ["a"] * size, np.ones(size, bool), divisor=divisor
         )
         EXACT.check(found.advantages, np.zeros(size))
         assert found.num_without_signal == (size > 1)
@@ -97,13 +214,13 @@ def test_an_all_equal_group_gives_exactly_zero(reward, normalize_std):
 
 def test_the_floor_bounds_a_tiny_spread():
     rewards = np.array([0.1, np.nextafter(0.1, 1)])
-    found = group_advantages(rewards, ["a", "a"], np.ones(2, bool), normalize_std=True)
+    found = group_advantages(rewards, ["a", "a"], np.ones(2, bool), divisor="group_std")
     assert np.abs(found.advantages).max() < 1e-9
 
 
 def test_the_standard_deviation_survives_a_large_offset():
     rewards = np.array([1e8, 1e8 + 1, 1e8 + 2])
-    found = group_advantages(rewards, ["a"] * 3, np.ones(3, bool), normalize_std=True)
+    found = group_advantages(rewards, ["a"] * 3, np.ones(3, bool), divisor="group_std")
     FLOAT64_SAME_OP.check(found.advantages, np.array([-1.0, 0.0, 1.0]))
 
 
@@ -124,12 +241,12 @@ MEMBERS = st.lists(
 )
 
 
-@given(MEMBERS, st.booleans(), st.randoms(use_true_random=False))
-def test_advantages_of_a_group_sum_to_zero_in_any_order(members, normalize_std, random):
+@given(MEMBERS, st.sampled_from(DIVISORS[:4]), st.randoms(use_true_random=False))
+def test_advantages_of_a_group_sum_to_zero_in_any_order(members, divisor, random):
     def compute(rows):
         rewards, group_ids, is_valid = zip(*rows, strict=True)
         return group_advantages(
-            np.array(rewards), list(group_ids), np.array(is_valid), normalize_std=normalize_std
+            np.array(rewards), list(group_ids), np.array(is_valid), divisor=divisor
         ).advantages
 
     advantages = compute(members)
@@ -144,7 +261,7 @@ def test_leave_one_out_matches_the_loop():
     rng = np.random.default_rng(3)
     rewards, is_valid = rng.normal(size=40), rng.random(40) < 0.8
     group_ids = [f"g{i}" for i in rng.integers(0, 6, size=40)]
-    found = leave_one_out_advantages(rewards, group_ids, is_valid)
+    found = group_advantages(rewards, group_ids, is_valid, baseline="leave_one_out")
 
     def loop(is_member):
         result = np.full(40, np.nan)
@@ -161,6 +278,8 @@ def test_leave_one_out_matches_the_loop():
 
 
 def test_leave_one_out_of_equal_or_single_rewards_is_exactly_zero():
-    found = leave_one_out_advantages(np.array([0.1, 0.1, 0.1, 7.0]), list("aaab"), np.ones(4, bool))
+    found = group_advantages(
+        np.array([0.1, 0.1, 0.1, 7.0]), list("aaab"), np.ones(4, bool), baseline="leave_one_out"
+    )
     EXACT.check(found.advantages, np.zeros(4))
     assert (found.num_alone, found.num_without_signal) == (1, 1)

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerogap.algorithms import (
+    AdvantageInputs,
+    CriticAdvantage,
+    ReturnAdvantage,
     gae_advantages,
-    group_advantages,
     kl_penalties,
     normalized_over_tokens,
-    reinforce_pp_advantages,
     returns_to_go,
     sample_sums,
     token_rewards,
@@ -51,13 +52,11 @@ def loop_gae(rewards, values, mask, sample, discount, gae_lambda):
 )
 def test_gae_matches_the_loop(discount, gae_lambda):
     columns = batch()
-    _, values, mask, _ = columns
     found = gae_advantages(*columns, discount=discount, gae_lambda=gae_lambda)
     expected = loop_gae(*columns, discount, gae_lambda)
-    FLOAT64_SAME_OP.check(found.advantages_S, expected)
-    FLOAT64_SAME_OP.check(found.returns_S, np.where(mask, expected + values, 0.0))
+    FLOAT64_SAME_OP.check(found, expected)
     wrong = loop_gae(*columns, discount, gae_lambda + 0.01)
-    assert_notices("another lambda", lambda: FLOAT64_SAME_OP.check(found.advantages_S, wrong))
+    assert_notices("another lambda", lambda: FLOAT64_SAME_OP.check(found, wrong))
 
 
 def test_environment_tokens_between_turns_change_nothing():
@@ -70,14 +69,14 @@ def test_environment_tokens_between_turns_change_nothing():
     spread[:, places] = rewards, values
     mask = np.isin(np.arange(9), places)
     found = gae_advantages(*spread, mask, np.zeros(9, int), discount=0.9, gae_lambda=0.8)
-    EXACT.check(found.advantages_S[places], alone.advantages_S)
-    assert not found.advantages_S[~mask].any()
+    EXACT.check(found[places], alone)
+    assert not found[~mask].any()
     counted = gae_advantages(
         *np.nan_to_num(spread), np.ones(9, bool), np.zeros(9, int), discount=0.9, gae_lambda=0.8
     )
     assert_notices(
         "environment tokens discount",
-        lambda: EXACT.check(counted.advantages_S[places], alone.advantages_S),
+        lambda: EXACT.check(counted[places], alone),
     )
 
 
@@ -120,12 +119,19 @@ def test_reinforce_pp_matches_the_loop(baseline):
     log_probs[~mask], ref[~mask] = np.nan, np.nan
     group_ids = ["a", "b", "a", "b", "a", "b"]
     penalties = kl_penalties(log_probs, ref, mask, kind="k1", coefficient=0.1)
-    outcome = rewards
-    if baseline:
-        has_tokens = np.bincount(sample, weights=mask) > 0
-        outcome = group_advantages(rewards, group_ids, has_tokens).advantages
-    found = reinforce_pp_advantages(
-        token_rewards(outcome, mask, sample, penalties_S=penalties), mask, sample
+    found = (
+        ReturnAdvantage(baseline="group" if baseline else "none")
+        .decide(
+            AdvantageInputs(
+                rewards_B=rewards,
+                is_valid_B=np.bincount(sample, weights=mask) > 0,
+                group_ids=group_ids,
+                loss_mask_S=mask,
+                sample_S=sample,
+                penalties_S=penalties,
+            )
+        )
+        .column_S
     )
 
     def loop(coefficient):
@@ -136,7 +142,7 @@ def test_reinforce_pp_matches_the_loop(baseline):
             baseline_reward = sum(rewards[r] for r in peers) / len(peers) if baseline else 0.0
             kl = sum(log_probs[u] - ref[u] for u in later)
             returns[t] = rewards[sample[t]] - baseline_reward - coefficient * kl
-        return loop_normalized(returns, mask)
+        return np.where(mask, loop_normalized(returns, mask), np.nan)
 
     FLOAT64_SAME_OP.check(found, loop(0.1))
     assert_notices("another coefficient", lambda: FLOAT64_SAME_OP.check(found, loop(0.11)))
@@ -162,11 +168,8 @@ def test_the_order_of_records_changes_no_bit(seed):
 
     def compute(*columns):
         rewards, values, mask, sample = columns
-        targets = gae_advantages(
-            rewards, values, mask, sample, discount=0.99, gae_lambda=0.9
-        )  # fmt: skip
-        reinforced = reinforce_pp_advantages(rewards, mask, sample)
-        return targets.advantages_S, targets.returns_S, reinforced
+        targets = gae_advantages(rewards, values, mask, sample, discount=0.99, gae_lambda=0.9)
+        return targets, normalized_over_tokens(returns_to_go(rewards, mask, sample), mask)
 
     shuffled = compute(rewards[order], values[order], mask[order], sample[order])
     for found, whole in zip(shuffled, compute(rewards, values, mask, sample), strict=True):
@@ -199,3 +202,45 @@ def test_kl_penalties_are_the_estimate_without_gradient():
         log_probs, ref, np.array([True, False, True]), kind="k1", coefficient=0.5
     )  # fmt: skip
     EXACT.check(found, np.array([0.25, 0.0, -0.5]))
+
+
+def critic_inputs(rewards, lengths, values_S):
+    sample = np.repeat(np.arange(len(lengths)), lengths)
+    return AdvantageInputs(
+        rewards_B=np.array(rewards),
+        is_valid_B=np.ones(len(rewards), bool),
+        group_ids=["a"] * len(rewards),
+        loss_mask_S=np.ones(len(sample), bool),
+        sample_S=sample,
+        values_S=values_S,
+    )
+
+
+@pytest.mark.parametrize("std", ["none", "batch"])
+def test_a_critics_advantages_and_targets_have_lambdas_of_their_own(std):
+    lengths = [4, 1, 6]
+    values = np.random.default_rng(7).normal(size=11)
+    inputs = critic_inputs([1.0, -2.0, 0.5], lengths, values)
+    rewards = np.zeros(11)
+    rewards[[3, 4, 10]] = 1.0, -2.0, 0.5
+    found = CriticAdvantage(discount=0.9, gae_lambda=0.5, critic_lambda=0.8, std=std).decide(inputs)
+    everything = np.ones(11, bool)
+
+    def loop(gae_lambda):
+        return loop_gae(rewards, values, everything, inputs.sample_S, 0.9, gae_lambda)
+
+    policy = loop(0.5) if std == "none" else loop_normalized(loop(0.5), everything)
+    FLOAT64_SAME_OP.check((found.column_S, found.returns_S), (policy, loop(0.8) + values))
+    assert_notices(
+        "one lambda for both", lambda: FLOAT64_SAME_OP.check(found.returns_S, loop(0.5) + values)
+    )
+
+
+@pytest.mark.parametrize(("length", "at_095"), [(50, 0.081), (200, 3.7e-5), (1000, 5.6e-23)])
+def test_the_first_token_sees_a_reward_at_the_end_by_default(length, at_095):
+    """With a critic that knows nothing yet; 0.95, the old default, hides the reward from long answers."""
+    inputs = critic_inputs([1.0], [length], np.zeros(length))
+    FLOAT64_SAME_OP.check(CriticAdvantage(std="none").decide(inputs).column_S, np.ones(length))
+    old = CriticAdvantage(std="none", gae_lambda=0.95).decide(inputs).column_S
+    assert abs(old[0] / at_095 - 1) < 0.02
+    assert_notices("lambda 0.95", lambda: FLOAT64_SAME_OP.check(old, np.ones(length)))

@@ -3,14 +3,26 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.loss_batches import surrogate_of
 from helpers.planted_fault import assert_notices, planted_fault
-from helpers.tolerance import EXACT, FLOAT64_REFERENCE
+from helpers.tolerance import EXACT, FLOAT64_REFERENCE, FLOAT64_SAME_OP
 from jaxtyping import TypeCheckError
 
-from zerogap.algorithms import clipped_surrogate, loss_denominators, reduce_loss
-from zerogap.errors import NumericsError
+from zerogap.algorithms import ClipLoss, LossTerms, loss_denominators, reduce_loss
 
 T = 60
+
+
+def clipped(log_probs_T, old_T, advantages_T, **options):
+    """Of tokens that all train."""
+    return surrogate_of(
+        ClipLoss(**options),
+        {
+            "log_probs": log_probs_T, "old_log_probs": old_T, "rollout_log_probs": old_T, "advantages": advantages_T,
+            "sample": torch.zeros(len(log_probs_T), dtype=torch.int64),
+            "sample_len": torch.full((len(log_probs_T),), len(log_probs_T)),
+        },
+    )  # fmt: skip
 
 
 def loop_loss(log_probs, old, advantages, mask, denominators, *, low, high, dual, weights):
@@ -43,11 +55,10 @@ def columns(seed=0):
 
 
 def ours(log_probs, old, advantages, mask, denominators, weights, *, low, high, dual):
-    log_probs_T = torch.tensor(log_probs, dtype=torch.float32, requires_grad=True)
+    log_probs_T = torch.tensor(log_probs, requires_grad=True)
     mask_T = torch.tensor(mask)
-    terms = clipped_surrogate(
-        log_probs_T, torch.tensor(old, dtype=torch.float32), torch.tensor(advantages, dtype=torch.float32),
-        mask_T, clip_low=low, clip_high=high, dual_clip=dual,
+    terms = clipped(
+        log_probs_T, torch.tensor(old), torch.tensor(advantages), clip_low=low, clip_high=high, dual_clip=dual
     )  # fmt: skip
     loss = reduce_loss(
         terms.numerator_T, torch.tensor(denominators), mask_T, weight_T=torch.tensor(weights)
@@ -66,60 +77,47 @@ def test_loss_and_gradient_match_the_loop(low, high, dual):
     reference = loop_loss(
         log_probs, old, advantages, mask, denominators, low=low, high=high, dual=dual, weights=weights
     )  # fmt: skip
-    FLOAT64_REFERENCE.check((loss, gradient), reference)
+    FLOAT64_SAME_OP.check((loss, gradient), reference)
     wrong = loop_loss(
         log_probs, old, advantages, mask, denominators, low=low, high=high + 0.01, dual=dual, weights=weights
     )  # fmt: skip
-    assert_notices("another upper bound", lambda: FLOAT64_REFERENCE.check((loss, gradient), wrong))
+    assert_notices("another upper bound", lambda: FLOAT64_SAME_OP.check((loss, gradient), wrong))
 
 
 def test_clipped_tokens_are_those_without_gradient():
-    log_probs, old, advantages, mask, *_ = columns(1)
+    log_probs, old, advantages, *_ = columns(1)
     log_probs_T = torch.tensor(log_probs, requires_grad=True)
-    terms = clipped_surrogate(
-        log_probs_T, torch.tensor(old), torch.tensor(advantages), torch.tensor(mask),
-        clip_low=0.2, clip_high=0.28, dual_clip=3.0,
+    terms = clipped(
+        log_probs_T, torch.tensor(old), torch.tensor(advantages), clip_low=0.2, clip_high=0.28, dual_clip=3.0
     )  # fmt: skip
     terms.numerator_T.sum().backward()
-    EXACT.check(
-        terms.is_clipped_T & torch.tensor(mask), (log_probs_T.grad == 0) & torch.tensor(mask)
-    )
+    EXACT.check(terms.is_clipped_T, log_probs_T.grad == 0)
     assert 0 < int(terms.is_clipped_T.sum()) < T
-    assert not (terms.is_clipped_T & ~torch.tensor(mask)).any()
 
 
 def test_an_unchanged_policy_has_loss_minus_advantage_and_no_clipping():
     log_probs = torch.tensor([-0.3, -7.0, 0.0])
-    terms = clipped_surrogate(
-        log_probs, log_probs, torch.tensor([1.0, -2.0, 0.0]), torch.ones(3, dtype=torch.bool),
-        clip_low=0.0, clip_high=0.0,
-    )  # fmt: skip
+    terms = clipped(
+        log_probs, log_probs, torch.tensor([1.0, -2.0, 0.0]), clip_low=0.0, clip_high=0.0
+    )
     EXACT.check(terms.numerator_T, torch.tensor([-1.0, 2.0, 0.0]))
     assert not terms.is_clipped_T.any()
 
 
-@pytest.mark.parametrize("poisoned", ["log_probs", "old_log_probs", "advantages"])
+@pytest.mark.parametrize("poisoned", ["numerator", "denominator", "weight"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_masked_slot_reaches_neither_loss_nor_gradient(poisoned, value):
-    # Case 18: old_log_probs [0, NaN], mask [1, 0] equals the loss of the single token.
-    clean = {"log_probs": [-0.5, -0.5], "old_log_probs": [-0.6, -0.5], "advantages": [2.0, 1.0]}
+def test_a_slot_that_is_not_kept_reaches_neither_loss_nor_gradient(poisoned, value):
+    # Case 18. Masked tokens never come to a loss: packing leaves them out. Rejected ones end here.
+    clean = {"numerator": [-0.5, -0.5], "denominator": [3.0, 3.0], "weight": [2.0, 1.0]}
 
-    def loss_of(columns_, mask):
+    def loss_of(columns_, keep):
         tensors = {name: torch.tensor(column) for name, column in columns_.items()}
-        log_probs_T = tensors["log_probs"].requires_grad_()
-        mask_T = torch.tensor(mask)
-        terms = clipped_surrogate(
-            log_probs_T, tensors["old_log_probs"], tensors["advantages"], mask_T,
-            clip_low=0.2, clip_high=0.2,
-        )  # fmt: skip
+        numerator_T = tensors["numerator"].requires_grad_()
         loss = reduce_loss(
-            terms.numerator_T,
-            torch.ones(len(mask)),
-            mask_T,
-            weight_T=torch.tensor([1.0, math.nan][: len(mask)]),
+            numerator_T, tensors["denominator"], torch.tensor(keep), weight_T=tensors["weight"]
         )
         loss.backward()
-        return loss.detach(), log_probs_T.grad
+        return loss.detach(), numerator_T.grad
 
     dirty = {**clean, poisoned: [clean[poisoned][0], value]}
     loss, gradient = loss_of(dirty, [True, False])
@@ -130,23 +128,9 @@ def test_a_masked_slot_reaches_neither_loss_nor_gradient(poisoned, value):
         EXACT.check(torch.tensor([1.0, value]) * torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0]))
 
 
-@pytest.mark.parametrize("poisoned", [0, 1, 2])
-def test_a_nan_that_counts_names_its_record(poisoned):
-    columns_ = [torch.tensor([-0.5, -0.5]) for _ in range(3)]
-    columns_[poisoned][1] = math.nan
-    with pytest.raises(NumericsError, match=r"of rollout r7, position 1 is nan \(1 of 2"):
-        clipped_surrogate(
-            *columns_, torch.ones(2, dtype=torch.bool), clip_low=0.2, clip_high=0.2,
-            name_token=lambda t: f"rollout r7, position {t}",
-        )  # fmt: skip
-
-
 def test_a_huge_ratio_gives_a_finite_loss():
     log_probs_T = torch.tensor([0.0, 0.0], requires_grad=True)
-    terms = clipped_surrogate(
-        log_probs_T, torch.tensor([-500.0, -500.0]), torch.tensor([1.0, -1.0]),
-        torch.ones(2, dtype=torch.bool), clip_low=0.2, clip_high=0.2,
-    )  # fmt: skip
+    terms = clipped(log_probs_T, torch.tensor([-500.0, -500.0]), torch.tensor([1.0, -1.0]))
     terms.numerator_T.sum().backward()
     assert terms.numerator_T.isfinite().all()
     assert log_probs_T.grad.isfinite().all()
@@ -186,10 +170,7 @@ def test_the_gradient_does_not_depend_on_accumulation(kind, accumulation):
         for samples in np.split(np.arange(4), accumulation):
             mine = torch.tensor(np.flatnonzero(np.isin(sample_T, samples)))
             everything = torch.ones(len(mine), dtype=torch.bool)
-            terms = clipped_surrogate(
-                log_probs_T[mine], log_probs_T.detach()[mine], advantages_T[mine], everything,
-                clip_low=0.2, clip_high=0.2,
-            )  # fmt: skip
+            terms = clipped(log_probs_T[mine], log_probs_T.detach()[mine], advantages_T[mine])
             denominator_T = torch.tensor(denominator_of(samples))[torch.tensor(sample_T)[mine]]
             reduce_loss(terms.numerator_T, denominator_T, everything).backward()
         return log_probs_T.grad.clone()
@@ -211,6 +192,8 @@ def test_a_silent_broadcast_is_an_error_under_test():
     # jaxtyping and beartype check the shapes of this room while tests run.
     four, one = torch.zeros(4), torch.zeros(1)
     with pytest.raises(TypeCheckError):
-        clipped_surrogate(
-            four, one, four, torch.ones(4, dtype=torch.bool), clip_low=0.2, clip_high=0.2
-        )
+        LossTerms(
+            log_probs_T=four, ratio_T=four, advantages_T=one, old_log_probs_T=four, rollout_log_probs_T=four
+        )  # fmt: skip
+    with pytest.raises(TypeCheckError):
+        reduce_loss(four, one, torch.ones(4, dtype=torch.bool))
