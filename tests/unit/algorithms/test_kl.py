@@ -130,7 +130,7 @@ def test_k1_in_the_loss_is_refused_since_its_gradient_is_noise_around_zero():
     FLOAT64_SAME_OP.check(plain, torch.zeros_like(plain))
     assert kl.norm() > 0.01
     with pytest.raises(
-        ValidationError, match='the gradient of k1 has expectation 0.*set kind = "k3"'
+        ValidationError, match=r'the gradient of k1 has expectation 0.*set kind = "k3"'
     ):
         KLConfig(kind="k1", coefficient=0.1)
     assert KLConfig(kind="k1", coefficient=0.1, place="reward").is_in_reward

@@ -118,7 +118,7 @@ def test_an_advantage_of_another_shape_is_refused_with_what_to_do(own, returned,
 
 @pytest.mark.parametrize("path", ["no_such_module_here:f", "math:no_such_function"])
 def test_a_function_that_does_not_exist_is_refused_with_what_to_do(path):
-    with pytest.raises(ConfigError, match="cannot be imported.*module in the working directory"):
+    with pytest.raises(ConfigError, match=r"cannot be imported.*module in the working directory"):
         call_user_function(path)
 
 
