@@ -103,6 +103,7 @@ def test_a_budget_shrinks_the_lag_until_the_gap_fits(tmp_path):
         tmp_path / "run",
         steps=14,
         rollout__lag="2",
+        corrections__auto="false",
         mismatch__budget="1e-4",
         mismatch__patience="2",
         mismatch__remedies='["corrections", "staleness"]',

@@ -197,12 +197,12 @@ def smollm2(tmp_path_factory) -> Tokenizer:
 
 def test_ids_must_mean_the_same_in_two_tokenizers(tmp_path):
     BYTES.save(tmp_path)
-    BYTES.check_same_ids(Tokenizer.load(tmp_path), what="loss.teacher")
+    BYTES.check_same_ids(Tokenizer.load(tmp_path), what="teacher.path")
     with pytest.raises(
-        DataError, match=r"loss.teacher has a different tokenizer: \d+ entries .* id 0 "
+        DataError, match=r"teacher.path has a different tokenizer: \d+ entries .* id 0 "
     ):
-        BYTES.check_same_ids(merging_tokenizer(), what="loss.teacher")
+        BYTES.check_same_ids(merging_tokenizer(), what="teacher.path")
     path = tmp_path / "tokenizer.json"
     path.write_text(path.read_text().replace("<|eos|>", "<|end|>"))
     with pytest.raises(DataError, match=r"3 entries differ, first id 257"):
-        BYTES.check_same_ids(Tokenizer.load(tmp_path), what="loss.teacher")
+        BYTES.check_same_ids(Tokenizer.load(tmp_path), what="teacher.path")
