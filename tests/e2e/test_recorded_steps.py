@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 KINDS = {
     "bf16": {"model__dtype": "bf16"},
     "updates": {"train__updates_per_step": "3"},
-    "reference": {"loss__kind": "grpo", "loss__kl": '{kind = "k3", coefficient = 0.1}'},
+    "reference": {"loss__kind": "grpo", "kl": '{kind = "k3", coefficient = 0.1}'},
     "critic": {"loss__kind": "ppo"},
     "critic in bf16": {"loss__kind": "ppo", "model__dtype": "bf16"},
     "lag": {"rollout__lag": "1", "corrections__weight__high": "2.0"},
