@@ -6,6 +6,7 @@ R targets, U distinct head inputs, K candidates for a target's position.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from zerogap.kernels import (
 from zerogap.models import CausalLM
 from zerogap.train.packing import MicroBatch
 from zerogap.types import Sample, SamplingParams
+
+Statistic = Literal["log_prob", "entropy", "square_sum"]
+"""Of a target: its log-prob; entropy (nats) or sum of squared probabilities of the distribution that it was drawn from."""
 
 
 @dataclass(frozen=True)
@@ -144,43 +148,28 @@ def scores(
     batches: Iterable[MicroBatch],
     samples: Sequence[Sample],
     *,
+    what: Statistic = "log_prob",
     compute: Compute = PLAIN,
 ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-    """Each micro-batch with the log-probs of its targets, float32 [R], without gradient."""
+    """Each micro-batch with a statistic of its targets, float32 [R], without gradient."""
     for batch in batches:
-        log_probs_R, _ = score_micro_batch(model, batch, samples, compute=compute)
-        yield batch, to_host(log_probs_R)
+        if what == "square_sum":
+            found_R = _square_sums(model, batch, samples, compute=compute)
+        else:
+            log_probs_R, entropy_R = score_micro_batch(model, batch, samples, compute=compute)
+            found_R = log_probs_R if what == "log_prob" else entropy_R
+        yield batch, to_host(found_R)
 
 
-@torch.no_grad()
-def entropies(
-    model: CausalLM,
-    batches: Iterable[MicroBatch],
-    samples: Sequence[Sample],
-    *,
-    compute: Compute = PLAIN,
-) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-    """Each micro-batch with the entropy of the distribution that each target was drawn from, float32 [R], nats."""
-    for batch in batches:
-        _, entropy_R = score_micro_batch(model, batch, samples, compute=compute)
-        yield batch, to_host(entropy_R)
-
-
-@torch.no_grad()
-def square_sums(
-    model: CausalLM,
-    batches: Iterable[MicroBatch],
-    samples: Sequence[Sample],
-    *,
-    compute: Compute = PLAIN,
-) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-    """Each micro-batch with the sum of squared probabilities at its targets, float32 [R], without gradient."""
-    for batch in batches:
-        inputs = forward_to_head(model, batch, samples, compute=compute)
-        *_, squares_U = log_probs_with_squares(
-            inputs.hidden_UD, model.head, inputs.target_U, inputs.temperature_U, compute=compute
-        )
-        yield batch, to_host(squares_U.index_select(0, inputs.place_R))
+def _square_sums(
+    model: CausalLM, batch: MicroBatch, samples: Sequence[Sample], *, compute: Compute
+) -> Tensor:
+    """float32 [R]: the sum of squared probabilities of the distribution that each target was drawn from."""
+    inputs = forward_to_head(model, batch, samples, compute=compute)
+    *_, squares_U = log_probs_with_squares(
+        inputs.hidden_UD, model.head, inputs.target_U, inputs.temperature_U, compute=compute
+    )
+    return squares_U.index_select(0, inputs.place_R)
 
 
 def _distinct(

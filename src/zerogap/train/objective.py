@@ -49,8 +49,8 @@ def micro_batch_loss(
         sum of [ w (loss's term + KL term + teacher's term) - entropy's term ] / denominator
 
     w are the importance weights. A token that corrections reject is in none of the terms; one that ``off_policy_kl`` drops is
-    missing from the loss's term alone, and so is one outside the entropies' top quantile. Arithmetic is in float64: it costs nothing beside the forward pass, and leaves only
-    the kernels' rounding.
+    missing from the loss's term alone, and so is one outside the entropies' top quantile. Arithmetic is in float64: it costs
+    nothing beside the forward pass, and leaves only the kernels' rounding.
 
     Returns:
         The loss, float64 with gradient; values of each target, by name of the column in ``StepColumns``.

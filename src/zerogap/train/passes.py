@@ -13,13 +13,16 @@ from zerogap.kernels import Compute
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
 from zerogap.train.critic import Critic
-from zerogap.train.forward import entropies, scores, square_sums
+from zerogap.train.forward import Statistic, scores
 from zerogap.train.metrics import Phase
 from zerogap.train.packing import MicroBatch, UpdateBatches, pack
 from zerogap.train.plan import StepPlan
 from zerogap.train.teacher import Teacher
 from zerogap.train.tokens import TokenIndex
 from zerogap.types import Sample
+
+_STATISTIC: dict[Phase, Statistic] = {"entropy": "entropy", "square_sums": "square_sum"}
+"""What a phase computes, if not log-probs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +81,9 @@ class Passes:
         if phase == "values":
             assert self.critic is not None, "a loss that needs a critic has one"
             return self.critic.values(batches, compute=self.compute)
-        if phase == "entropy":
-            return entropies(self.model, batches, samples, compute=self.compute)
-        if phase == "square_sums":
-            return square_sums(self.model, batches, samples, compute=self.compute)
         teacher = None if self.teacher is None else self.teacher.model
-        model = {"old": self.model, "reference": self.reference, "teacher": teacher}[phase]
+        others = {"reference": self.reference, "teacher": teacher}
+        model = others.get(phase, self.model)
         assert model is not None, f"a loss that needs a {phase} has one"
-        return scores(model, batches, samples, compute=self.compute)
+        what = _STATISTIC.get(phase, "log_prob")
+        return scores(model, batches, samples, what=what, compute=self.compute)
