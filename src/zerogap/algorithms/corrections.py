@@ -37,7 +37,7 @@ from zerogap.section import Section
 
 
 class WeightCorrection(Section):
-    """[corrections.weight]: multiply a token's policy loss by w = exp(d), bounded and without gradient."""
+    """[corrections.weight]: multiply a token's terms of loss, KL and teacher by w = exp(d), bounded, without gradient."""
 
     kind: Literal["truncate", "clip"] = "truncate"
     """truncate: min(w, high); clip: clamp(w, low, high)."""
@@ -112,7 +112,7 @@ class Corrections:
     """Computed once per step, for ``reduce_loss`` in each micro-batch."""
 
     weight_S: np.ndarray
-    """float64 [S]: factor on the policy loss of a token; 1 without a weight, and at masked tokens."""
+    """float64 [S]: factor on a token's terms of loss, KL and teacher; 1 without a weight, and at masked tokens."""
     keep_S: np.ndarray
     """bool [S]: the loss mask without rejected tokens."""
     statistics: CorrectionStatistics
