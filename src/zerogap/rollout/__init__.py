@@ -5,10 +5,11 @@ samples, each with a reward or with the reason why it has none. Advantages are i
 """
 
 from zerogap.rollout.build import build_rewards
-from zerogap.rollout.collect import Collector, CollectProgress, Rollouts, run_async
+from zerogap.rollout.collect import Collector, CollectProgress, Rollouts
 from zerogap.rollout.demonstrations import Demonstrations
 from zerogap.rollout.dynamic_sampling import DynamicRollouts, collect_dynamically
 from zerogap.rollout.environment import Environment, Session, SingleTurn
+from zerogap.rollout.event_loop import run_async
 from zerogap.rollout.generator import Generator
 from zerogap.rollout.rewards import (
     DirectRewards,

@@ -20,7 +20,6 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
@@ -264,24 +263,6 @@ class Collector:
         if output.text is not None:
             return output
         return replace(output, text=self.decode(output.output_ids.tolist()))
-
-
-def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """As ``asyncio.run``, but works also where a loop already runs, as in a notebook."""
-    results = []
-
-    async def main() -> None:
-        # Not returned: asyncio.run formats its task's result as text, which takes a second for a batch.
-        results.append(await work)
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(main())
-    else:
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, main()).result()
-    return results[0]
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
