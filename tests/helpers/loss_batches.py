@@ -9,7 +9,7 @@ from torch import Tensor
 from zerogap.algorithms import (
     Loss,
     LossTerms,
-    PolicyLoss,
+    RatioLoss,
     Surrogate,
     loss_denominators,
     policy_ratio,
@@ -24,7 +24,7 @@ def surrogate_of(loss: Loss, columns: Mapping[str, Tensor]) -> Surrogate:
         columns["old_log_probs"],
         columns["sample"],
         columns["sample_len"],
-        level=loss.ratio if isinstance(loss, PolicyLoss) else "token",
+        level=loss.ratio if isinstance(loss, RatioLoss) else "token",
     )
     return loss.surrogate(
         LossTerms(

@@ -158,7 +158,7 @@ def gradients_of(
 def check_gradient(
     case: Case, gradient: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
 ) -> None:
-    """To 1e-6 per tensor, or as one vector where terms of opposite signs cancel in single elements: see ``GRADIENT_NORM``."""
+    """To 1e-6 per tensor, or of each tensor's norm where terms of opposite signs cancel in single elements."""
     loss, advantage = case.algorithm.loss, case.algorithm.advantage
     # Answers to one prompt; or tokens of one completion whose terms differ in sign.
     has_both_signs = isinstance(advantage, TokenBaselineAdvantage | CriticAdvantage)

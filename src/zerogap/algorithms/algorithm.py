@@ -184,6 +184,8 @@ def algorithm_problems(tables: AlgorithmTables) -> Iterator[str]:
         if teacher is not None:
             yield f"teacher: {kind}, and the teacher scores the policy's own completions; remove the table"
         return
+    if loss.compares_with_engine and tables.corrections.weight is not None:
+        yield f"corrections.weight: loss.kind = {loss.kind!r} compares with the engine's log-probs itself, so weights would count the gap twice; remove the table, or choose another loss"
     if isinstance(tables.advantage, NoAdvantage) and teacher is None:
         yield 'advantage.kind = "none": rewards train nothing and there is no teacher, so there is no gradient; choose another advantage, or add [teacher]'
     if tables.kl.is_in_reward and not tables.advantage.uses_rewards:

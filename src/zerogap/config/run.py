@@ -10,8 +10,6 @@ from zerogap.algorithms import (
     AnyAdvantage,
     ClipLoss,
     CorrectionsConfig,
-    DPPOLoss,
-    DRPOLoss,
     EntropyConfig,
     GroupAdvantage,
     KLConfig,
@@ -124,8 +122,8 @@ class RunConfig(Section):
         """Whether importance weights are on that the recipe does not name: samples may be off-policy, and nothing corrects."""
         is_bypass = self.train.old_log_probs == "rollout"
         is_chosen = self.corrections.needs_old_log_probs or not self.corrections.auto
-        uses_sampler = isinstance(self.loss, (DPPOLoss, DRPOLoss))
-        return bool(self.open_sources) and not (is_bypass or is_chosen or uses_sampler)
+        has_own = self.loss.compares_with_engine
+        return bool(self.open_sources) and not (is_bypass or is_chosen or has_own)
 
     @property
     def applied_corrections(self) -> CorrectionsConfig:

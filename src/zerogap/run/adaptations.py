@@ -52,6 +52,8 @@ class Adaptations(BaseModel, frozen=True):
     def _why_not_corrections(self, config: RunConfig) -> str | None:
         if self.corrections.weight:
             return "corrections.weight is already on"
+        if config.loss.compares_with_engine:
+            return f"loss.kind = {config.loss.kind!r} compares with the engine itself, and weights would count the gap twice"
         if config.train.old_log_probs == "rollout":
             return 'train.old_log_probs = "rollout" compares the engine with itself, so every weight is 1'
         return None

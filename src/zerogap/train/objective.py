@@ -10,6 +10,7 @@ from zerogap.algorithms import (
     Algorithm,
     LossTerms,
     PolicyLoss,
+    RatioLoss,
     Surrogate,
     kl_estimate,
     kl_loss,
@@ -107,14 +108,13 @@ class _Targets:
     def surrogate(self, log_probs_R: Tensor, algorithm: Algorithm) -> Surrogate:
         """The loss kind's term."""
         loss = algorithm.loss
-        is_of_policy = isinstance(loss, PolicyLoss)
-        old_R = self._old() if is_of_policy else log_probs_R.detach()
+        old_R = self._old() if isinstance(loss, PolicyLoss) else log_probs_R.detach()
         ratio_R = policy_ratio(
             log_probs_R,
             old_R,
             self._sample_R,
             self._sample_len_R,
-            level=loss.ratio if is_of_policy else "token",
+            level=loss.ratio if isinstance(loss, RatioLoss) else "token",
             name_token=self._name,
         )
         surrogate = loss.surrogate(

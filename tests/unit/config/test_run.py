@@ -97,6 +97,15 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             {"train": {"old_log_probs": "rollout"}, "corrections": {"weight": {}}},
             'old_log_probs = "rollout": .*corrections.weight would count the gap twice; remove one',
         ),
+        (
+            {"loss": {"kind": "dppo"}, "corrections": {"weight": {}}},
+            "corrections.weight: loss.kind = 'dppo' .*would count the gap twice; remove the table",
+        ),
+        (
+            {"loss": {"kind": "drpo"}, "corrections": {"weight": {}}},
+            "corrections.weight: loss.kind = 'drpo' .*would count the gap twice; remove the table",
+        ),
+        ({"loss": {"kind": "dppo", "ratio": "geometric"}}, "ratio"),
         ({"loss": {"kind": "dpo"}, "rollout": {"lag": 1}}, "rollout.lag = 1"),
         ({"loss": {"kind": "sft"}, "mismatch": {"budget": 0.1}}, "mismatch.budget = 0.1: .*no gap"),
         (

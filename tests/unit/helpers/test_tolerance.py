@@ -71,9 +71,13 @@ def test_a_fault_that_is_not_noticed_is_an_error():
         FP32_MODEL.check(1.0, 1.0)
 
 
-def test_a_norm_is_taken_over_all_tensors_together():
-    gradient = {"a": torch.tensor([3e3, 0.0]), "b": torch.tensor([1e-6])}
-    GRADIENT_NORM.check({"a": gradient["a"], "b": torch.tensor([2e-3])}, gradient)
-    for what, b in (("a tensor doubled", 1e3), ("NaN", torch.nan)):
-        other = {"a": gradient["a"], "b": torch.tensor([b])}
+def test_a_norm_is_of_each_tensor_by_itself_and_a_cancelled_sum_may_keep_the_rounding_of_its_terms():
+    gradient = {"a": torch.tensor([3e2, 0.0]), "b": torch.tensor([4.0, 1e-9])}
+    GRADIENT_NORM.check({"a": gradient["a"], "b": torch.tensor([4.0, 2e-5])}, gradient)
+    for what, b in (
+        ("a small tensor", [4.0001, 0.0]),
+        ("NaN", [torch.nan, 0.0]),
+        ("a shape", [4.0]),
+    ):
+        other = {"a": gradient["a"], "b": torch.tensor(b)}
         assert_notices(what, lambda other=other: GRADIENT_NORM.check(other, gradient))

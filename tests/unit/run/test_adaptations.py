@@ -42,6 +42,8 @@ def test_each_remedy_moves_one_thing():
     [
         ("corrections", {"corrections": {"weight": {}}}, "already on"),
         ("corrections", {}, None),
+        ("corrections", {"loss": {"kind": "dppo"}}, "count the gap twice"),
+        ("corrections", {"loss": {"kind": "drpo"}}, "count the gap twice"),
         ("corrections", {"train": {"old_log_probs": "rollout"}}, "every weight is 1"),
         ("staleness", {}, "lag 0"),
         ("staleness", {"rollout": {"lag": 1}}, None),

@@ -198,7 +198,7 @@ def test_only_the_updates_with_a_signal_are_applied():
     Algorithm(loss=ClipLoss(denominator="constant", constant_denominator=20)),
     Algorithm(loss=ClipLoss(denominator="sample")),
     *(Algorithm.preset(name) for name in ("gspo", "cispo", "rloo", "sapo", "dppo", "drpo")),
-], ids=lambda algorithm: f"{algorithm.loss.kind}, {algorithm.loss.ratio}, {algorithm.loss.denominator}")  # fmt: skip
+], ids=lambda algorithm: f"{algorithm.loss.kind}, {getattr(algorithm.loss, 'ratio', None)}, {algorithm.loss.denominator}")  # fmt: skip
 def test_the_gradient_is_the_sum_of_those_in_which_others_are_masked(algorithm):
     samples = [replace(s, outcome=Outcome.TRUNCATED) for s in rewarded(make_groups(2, 4))]
     # Of the denominator "token", which counts tokens that train, each part has a share.

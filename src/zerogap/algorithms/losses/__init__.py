@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from zerogap.algorithms.losses.base import Loss, PolicyLoss
+from zerogap.algorithms.losses.base import Loss, PolicyLoss, RatioLoss
 from zerogap.algorithms.losses.cispo import CISPOLoss
 from zerogap.algorithms.losses.clip import ClipLoss
 from zerogap.algorithms.losses.dppo import DPPOLoss, DRPOLoss
@@ -44,6 +44,7 @@ __all__ = [
     "Loss",
     "LossConfig",
     "PolicyLoss",
+    "RatioLoss",
     "ReinforceLoss",
     "SAPOLoss",
     "SFTLoss",

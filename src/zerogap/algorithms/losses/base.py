@@ -19,6 +19,8 @@ class Loss(Section):
     """Whether it trains on sampled completions; otherwise on the data set's answers."""
     compares_answers: ClassVar[bool] = False
     """Whether each prompt needs a rejected answer beside its reference answer."""
+    compares_with_engine: ClassVar[bool] = False
+    """Whether its ratio is against the engine's log-probs, so that importance weights would count the gap twice."""
     needs_reference: ClassVar[bool] = False
     """Whether the loss itself compares with the initial policy; a KL penalty does so beside it."""
 
@@ -30,9 +32,6 @@ class Loss(Section):
 class PolicyLoss(Loss):
     """A loss on sampled completions, weighted by advantages."""
 
-    ratio: Level = "token"
-    """What the policy ratio is of. token: each token; sequence: a completion, the product of its tokens' ratios; geometric:
-    a completion, their geometric mean."""
     denominator: Denominator = "token"
     """What the sum of token losses is divided by. token: all trainable tokens of the update; sample, group, rollout: the
     tokens of each, then their number; constant: the number of samples times constant_denominator."""
@@ -46,3 +45,11 @@ class PolicyLoss(Loss):
                 f"denominator = {self.denominator!r}, constant_denominator = {self.constant_denominator}: only denominator = "
                 '"constant" uses a length, and it needs one; set both (rollout.sampling.max_new_tokens is the usual length), or neither'
             )
+
+
+class RatioLoss(PolicyLoss):
+    """One that compares the policy with that at the start of the step."""
+
+    ratio: Level = "token"
+    """What the policy ratio is of. token: each token; sequence: a completion, the product of its tokens' ratios; geometric:
+    a completion, their geometric mean."""

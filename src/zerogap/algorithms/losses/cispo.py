@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from zerogap.algorithms.losses.base import PolicyLoss
+from zerogap.algorithms.losses.base import RatioLoss
 from zerogap.algorithms.terms import LossTerms, Surrogate
 
 
-class CISPOLoss(PolicyLoss):
+class CISPOLoss(RatioLoss):
     """-sg(clip(r, ratio_low, ratio_high)) A log_prob.
 
     MiniMax-M1, https://arxiv.org/abs/2506.13585, eqs. 4 and 5. No token loses its gradient, however far its ratio is:

@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from zerogap.algorithms.losses.base import PolicyLoss
+from zerogap.algorithms.losses.base import RatioLoss
 from zerogap.algorithms.terms import LossTerms, Surrogate
 
 
-class ClipLoss(PolicyLoss):
+class ClipLoss(RatioLoss):
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
     PPO, https://arxiv.org/abs/1707.06347, eq. 7; asymmetric bounds: DAPO, https://arxiv.org/abs/2503.14476, eq. 8.

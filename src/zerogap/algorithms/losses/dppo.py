@@ -17,8 +17,10 @@ class DPPOLoss(PolicyLoss):
     A < 0) and the divergence of the two exceeds its bound; a move back keeps its gradient. Divergences of the token against
     the rest of the vocabulary: total variation |p - q|, or KL(q || p) = q log(q / p) + (1 - q) log((1 - q) / (1 - p)).
     Divergence Proximal Policy Optimization, https://arxiv.org/abs/2602.04879 (its binary approximations). The ratio is
-    against the engine's log-probs, whatever ``ratio`` and ``train.old_log_probs`` say.
+    against the engine's log-probs, whatever ``train.old_log_probs`` says.
     """
+
+    compares_with_engine = True
 
     kind: Literal["dppo"] = "dppo"
     """Which objective."""
@@ -53,8 +55,10 @@ class DRPOLoss(PolicyLoss):
 
     Divergence Regularized Policy Optimization, https://arxiv.org/abs/2606.09821. The gradient is that of -w r A log_prob with
     w = 1 - sign(A (r - 1)) |p - q| / delta: DPPO's bound as a smooth slope. The ratio is against the engine's log-probs,
-    whatever ``ratio`` and ``train.old_log_probs`` say.
+    whatever ``train.old_log_probs`` says.
     """
+
+    compares_with_engine = True
 
     kind: Literal["drpo"] = "drpo"
     """Which objective."""

@@ -4,14 +4,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from zerogap.algorithms.losses.base import PolicyLoss
+from zerogap.algorithms.losses.base import RatioLoss
 from zerogap.algorithms.terms import LossTerms, Surrogate
 from zerogap.algorithms.user_function import call_user_function
 from zerogap.errors import DataError
 from zerogap.section import TomlValue
 
 
-class ImportedLoss(PolicyLoss):
+class ImportedLoss(RatioLoss):
     """Your own function: ``function(terms: LossTerms, **params)`` returns the loss of each token, float64 [T] with gradient.
 
     It may return a ``Surrogate`` instead, which also says where a bound decided. docs/algorithms.md has an example.

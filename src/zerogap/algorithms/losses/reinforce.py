@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from zerogap.algorithms.losses.base import PolicyLoss
+from zerogap.algorithms.losses.base import RatioLoss
 from zerogap.algorithms.terms import LossTerms, Surrogate
 
 
-class ReinforceLoss(PolicyLoss):
+class ReinforceLoss(RatioLoss):
     """-r A (Williams 1992, eq. 11, times the ratio; RLOO, https://arxiv.org/abs/2402.14740, over several updates).
 
     In the first update r is 1 and the gradient is that of -A log_prob. In later ones the samples are the old policy's;

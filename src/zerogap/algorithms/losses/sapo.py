@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from zerogap.algorithms.losses.base import PolicyLoss
+from zerogap.algorithms.losses.base import RatioLoss
 from zerogap.algorithms.terms import LossTerms, Surrogate
 
 
-class SAPOLoss(PolicyLoss):
+class SAPOLoss(RatioLoss):
     """-f(r) A, f(r) = 4 / tau sigmoid(tau (r - 1)), tau = tau_pos where A > 0, else tau_neg.
 
     Soft Adaptive Policy Optimization, https://arxiv.org/abs/2511.20347. The gradient is that of -w(r) r A log_prob with
