@@ -20,12 +20,13 @@ KINDS = {
     "bf16": {"model__dtype": "bf16"},
     "updates": {"train__updates_per_step": "3"},
     "reference": {"loss__kind": "grpo", "kl": '{kind = "k3", coefficient = 0.1}'},
+    "moving reference": {"loss__kind": "grpo", "kl": '{kind = "k3", coefficient = 0.1, refresh = {every = 1, weight = 0.3}}'},
     "critic": {"loss__kind": "ppo"},
     "critic in bf16": {"loss__kind": "ppo", "model__dtype": "bf16"},
     "lag": {"rollout__lag": "1", "corrections__weight__high": "2.0"},
     "bypass": {"rollout__lag": "1", "train__old_log_probs": "rollout"},
     "engine in bf16": {"numerics": "fast", "engine__dtype": "bf16"},
-}
+}  # fmt: skip
 """Name -> recipe keys."""
 OPEN = {"lag": {"staleness"}, "bypass": {"staleness"}, "engine in bf16": {"numbers"}}
 """Sources of the gap that the loss sees; of the others nothing."""

@@ -72,6 +72,7 @@ from zerogap.algorithms.per_sample import sample_sums
 from zerogap.algorithms.policy_statistics import PolicyStatistics, policy_statistics
 from zerogap.algorithms.presets import presets
 from zerogap.algorithms.reduce import reduce_loss
+from zerogap.algorithms.refresh import Refresh
 from zerogap.algorithms.returns import (
     gae_advantages,
     normalized_over_tokens,
@@ -130,6 +131,7 @@ __all__ = [
     "PolicyLoss",
     "PolicyStatistics",
     "RatioLoss",
+    "Refresh",
     "ReinforceLoss",
     "ReturnAdvantage",
     "RewardNormalization",

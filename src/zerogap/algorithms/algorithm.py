@@ -112,8 +112,13 @@ class Algorithm(Section):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the initial policy is kept in memory."""
+        """Whether a reference is kept in memory: the initial policy, or an older one."""
         return self.kl.is_on or self.loss.needs_reference
+
+    @property
+    def loads_reference(self) -> bool:
+        """Whether the initial policy must be loaded for it: a reference that moves is part of the trainer's state."""
+        return self.needs_reference and self.kl.refresh is None
 
     @property
     def critic(self) -> CriticAdvantage | None:

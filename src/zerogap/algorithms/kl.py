@@ -30,13 +30,14 @@ from zerogap.algorithms.finite import (
     name_by_index,
     require_finite,
 )
+from zerogap.algorithms.refresh import Refresh
 from zerogap.section import Section
 
 KLKind = Literal["k1", "k2", "k3"]
 
 
 class KLConfig(Section):
-    """[kl]: a penalty on the KL to the initial policy."""
+    """[kl]: a penalty on the KL to the reference: the initial policy, or an older one."""
 
     kind: Literal["none", "k1", "k2", "k3"] = "none"
     """Estimator per token (http://joschu.net/blog/kl-approx.html); with none, no reference model is loaded."""
@@ -44,6 +45,8 @@ class KLConfig(Section):
     """Weight of the estimate."""
     place: Literal["loss", "reward"] = "loss"
     """loss: add the mean to the loss, with gradient; reward: subtract each token's estimate from its reward, without gradient."""
+    refresh: Refresh | None = None
+    """When the reference moves to the policy; none: it stays the initial policy."""
 
     @property
     def is_on(self) -> bool:
@@ -64,6 +67,8 @@ class KLConfig(Section):
         """A coefficient without a kind, or the reverse; k1 in the loss."""
         if (self.kind == "none") != (self.coefficient == 0):
             yield f"kind = {self.kind!r}, coefficient = {self.coefficient}: a penalty needs both; set both, or neither"
+        if self.kind == "none" and self.refresh is not None:
+            yield "refresh: without a penalty there is no reference to refresh; set kind and coefficient, or remove the table"
         if self.kind == "k1" and self.place == "loss":
             yield 'kind = "k1", place = "loss": the gradient of k1 has expectation 0, so it would only add noise; set kind = "k3" or "k2", or place = "reward"'
 

@@ -92,7 +92,7 @@ def replay_capsule(path: Path, *, model: str | None = None, quiet: bool = False)
     """
     capsule, progress = read_capsule(path), Progress(Console(stderr=True), is_quiet=quiet)
     header, config = capsule.header, capsule.config
-    if model is not None and capsule.policy is not None and not config.algorithm.needs_reference:
+    if model is not None and capsule.policy is not None and not config.algorithm.loads_reference:
         msg = f"--model {model} would not be used: {path} has the step's weights, and its algorithm needs no other model; leave --model out"
         raise CheckpointError(msg)
     # The same number of threads as then, unless the user sets one: sums keep their order.

@@ -12,7 +12,10 @@ from zerogap.train import NativeTrainer, Teacher
 def build_trainer(config: RunConfig, policy: Policy, *, gemm: Gemm = "exact") -> NativeTrainer:
     """The recipe's trainer at step 0, with the frozen models that its algorithm needs."""
     algorithm, reference = config.algorithm, None
-    if algorithm.needs_reference:
+    if algorithm.kl.refresh is not None:
+        # A run's policy is the initial one here, and whatever is loaded later has its reference beside it.
+        reference = policy.model.copied(precision=config.model.dtype)
+    elif algorithm.loads_reference:
         reference = load_policy(config.model, seed=config.run.seed).model
     return NativeTrainer(
         policy.model,

@@ -35,13 +35,14 @@ from zerogap.train.passes import Passes
 from zerogap.train.plan import StepPlan
 from zerogap.train.planning import plan_step
 from zerogap.train.policy_gradient import PolicyGradient
+from zerogap.train.refreshed_model import RefreshedModel
 from zerogap.train.scoring import score_samples
 from zerogap.train.summary import summarise, summarise_critic
 from zerogap.train.teacher import Teacher
 from zerogap.types import Sample
 
 _FILE = "trainer.safetensors"
-_OPTIMIZER, _CRITIC = "optimizer.", "critic."
+_OPTIMIZER, _CRITIC, _REFERENCE = "optimizer.", "critic.", "reference."
 _GRPO = Algorithm()
 
 
@@ -70,7 +71,7 @@ class NativeTrainer:
             algorithm: loss, advantages, penalties and corrections.
             total_steps: steps of the run, for the schedule.
             gemm: GEMM kernels of its passes.
-            reference: the frozen initial policy; given exactly when ``algorithm.needs_reference``.
+            reference: the initial policy, a model of its own; given exactly when ``algorithm.needs_reference``.
             teacher: given exactly when ``algorithm.teacher`` is set.
             reward_parts: of a weighted sum, by name.
         """
@@ -88,6 +89,11 @@ class NativeTrainer:
             weight_decay=config.weight_decay,
             max_grad_norm=config.max_grad_norm,
             keeps_masters=model.is_bf16,
+        )
+        self._reference = (
+            None
+            if reference is None
+            else RefreshedModel(reference, algorithm.kl.refresh, name="reference")
         )
         self._passes = Passes(
             model=model,
@@ -154,6 +160,8 @@ class NativeTrainer:
                 )
                 self.is_inconsistent = True
         self._num_steps += 1
+        if self._reference is not None:
+            self._reference.follow(self.model, self._num_steps)
         metrics = summarise(
             plan,
             columns,
@@ -210,11 +218,13 @@ class NativeTrainer:
         Moments are views: write or copy them before the next step.
         """
         critic = {} if self.critic is None else self.critic.state_dict()
+        reference = {} if self._reference is None else self._reference.state_dict()
         return {
             "num_steps": torch.tensor(self._num_steps),
             "torch_rng_state": torch.get_rng_state(),
             **with_prefix(_OPTIMIZER, self._optimizer.state_dict()),
             **with_prefix(_CRITIC, critic),
+            **with_prefix(_REFERENCE, reference),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -231,6 +241,12 @@ class NativeTrainer:
             self.critic.load_state_dict(critic)
         elif critic:
             msg = f'the trainer state has a critic ({len(critic)} tensors), but this loss trains none: it is from a run with another loss; resume with advantage.kind = "critic"'
+            raise CheckpointError(msg)
+        reference = without_prefix(_REFERENCE, state)
+        if self._reference is not None:
+            self._reference.load_state_dict(reference)
+        elif reference:
+            msg = f"the trainer state has a reference ({len(reference)} tensors), but this recipe has none: another recipe wrote it; resume with the kl table of that run"
             raise CheckpointError(msg)
         self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))
         self._num_steps = int(state["num_steps"])
@@ -287,7 +303,7 @@ def _check_models(
     if (reference is not None) != algorithm.needs_reference:
         given = "no reference model" if reference is None else "a reference model"
         needs = "needs" if algorithm.needs_reference else "does not need"
-        msg = f"this algorithm {needs} the frozen initial policy, and {given} was given; a reference goes with a KL penalty or with dpo: give both or neither"
+        msg = f"this algorithm {needs} a reference, and {given} was given; it goes with a KL penalty or with dpo: give both or neither"
         raise ConfigError(msg)
     if (teacher is not None) != (algorithm.teacher is not None):
         given = "no teacher" if teacher is None else "a teacher"

@@ -287,7 +287,7 @@ def test_with_a_kl_penalty_every_group_learns():
 
 @pytest.mark.parametrize(("algorithm", "has_reference"), [(KL, False), (Algorithm(), True)])
 def test_a_reference_goes_with_a_kl_penalty_and_with_nothing_else(algorithm, has_reference):
-    with pytest.raises(ConfigError, match=r"frozen initial policy.* give both or neither"):
+    with pytest.raises(ConfigError, match=r"a reference, and.* give both or neither"):
         build(algorithm=algorithm, reference=tiny_model() if has_reference else None)
 
 
