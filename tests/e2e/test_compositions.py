@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.loss_cases import as_reference_answer
+from helpers.loss_cases import as_reference_answer, hinted
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, GRADIENT_NORM
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
@@ -73,12 +73,15 @@ TABLES: dict[str, list[Option]] = {
     "kl": [
         (f"kl.kind={kind}", "kl.coefficient=0.1", f"kl.place={place}")
         for kind, place in itertools.product(("k1", "k2", "k3"), ("loss", "reward"))
-    ],
+    ]
+    + [("kl.kind=k3", "kl.coefficient=0.1", "kl.refresh.every=1")],
     "entropy": [("entropy.coefficient=0.01",), ("entropy.top_quantile=0.5",)],
     "teacher": [
         ("teacher.path=t",),
         ("teacher.path=t", "teacher.estimator=top_k", "teacher.top_k=4"),
         ("teacher.path=t", "teacher.estimator=top_k", "teacher.top_k=4", "teacher.direction=forward"),
+        ("teacher.hint.kind=answer",),
+        ("teacher.hint.kind=success", "teacher.estimator=top_k", "teacher.top_k=4", "teacher.refresh.every=1"),
     ],
     "dynamic_sampling": [
         ("sampling_policy.dynamic_sampling.max_rounds=2",),
@@ -138,7 +141,7 @@ def trainer_of(config: RunConfig) -> NativeTrainer:
         algorithm,
         total_steps=config.run.steps,
         reference=policy(1) if algorithm.needs_reference else None,
-        teacher=Teacher(policy(2), vocab_limit=VOCAB) if algorithm.teacher is not None else None,
+        teacher=Teacher(policy(2), vocab_limit=VOCAB) if algorithm.loads_teacher else None,
     )
 
 
@@ -156,7 +159,7 @@ def drawn(noise: float) -> tuple[Sample, ...]:
 
 def samples_for(config: RunConfig, noise: float = 0.2) -> list[Sample]:
     if config.loss.trains_on_completions:
-        return list(drawn(noise))
+        return hinted(drawn(noise)) if config.algorithm.has_hints else list(drawn(noise))
     return [as_reference_answer(s, reward=float(i % 4 == 0)) for i, s in enumerate(drawn(noise))]
 
 

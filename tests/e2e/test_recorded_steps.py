@@ -21,6 +21,7 @@ KINDS = {
     "updates": {"train__updates_per_step": "3"},
     "reference": {"loss__kind": "grpo", "kl": '{kind = "k3", coefficient = 0.1}'},
     "moving reference": {"loss__kind": "grpo", "kl": '{kind = "k3", coefficient = 0.1, refresh = {every = 1, weight = 0.3}}'},
+    "self-distillation": {"loss__kind": "sdpo", "advantage__kind": "group", "teacher__hint__min_reward": "0.02"},
     "critic": {"loss__kind": "ppo"},
     "critic in bf16": {"loss__kind": "ppo", "model__dtype": "bf16"},
     "lag": {"rollout__lag": "1", "corrections__weight__high": "2.0"},

@@ -81,6 +81,10 @@ CASES = {
         teacher={**TEACHER, "estimator": "top_k", "top_k": 5, "direction": "forward"},
         corrections={"weight": {"level": "geometric"}},
     ),
+    "sdpo, sampled": case("sdpo", advantage={"kind": "group"}, teacher={"estimator": "sampled", "weight": 0.5}),
+    "sdpo": case("sdpo", teacher={"top_k": 5}),
+    "sdft": case("sdft", teacher={"top_k": 5, "refresh": {"every": 1}}),
+    "policy with a hint": case("grpo", teacher={"hint": {"kind": "answer"}, "estimator": "top_k", "top_k": 5}),
     "sft": Case(Algorithm.model_validate({"loss": {"kind": "sft"}})),
     "dpo": Case(Algorithm.model_validate({"loss": {"kind": "dpo", "beta": 0.3, "label_smoothing": 0.1}})),
 }  # fmt: skip
@@ -93,12 +97,20 @@ def samples_for(algorithm: Algorithm) -> list[Sample]:
         samples = [s.scored(abs(s.reward)) for s in samples]
     if not algorithm.loss.trains_on_completions:
         return [as_reference_answer(s, reward=float(i % 3 == 0)) for i, s in enumerate(samples)]
+    if algorithm.has_hints:
+        samples = hinted(samples)
     scored = score(samples)
     rng = np.random.default_rng(4)
     return [
         replace(s, rollout_log_probs=np.minimum(x + rng.normal(0, 0.2, len(s)), 0.0))
         for s, x in zip(samples, scored, strict=True)
     ]
+
+
+def hinted(samples: Sequence[Sample]) -> list[Sample]:
+    """The same samples, for most of which the teacher reads another prompt: one of two, so that siblings differ."""
+    prompts = (tuple(range(7, 30)), tuple(range(50, 61)), None)
+    return [replace(s, teacher_prompt_ids=prompts[(i * i) % 5 % 3]) for i, s in enumerate(samples)]
 
 
 def as_reference_answer(sample: Sample, *, reward: float) -> Sample:
@@ -132,7 +144,7 @@ def trainer_of(case: Case, **train: object) -> NativeTrainer:
         total_steps=10,
         reference=tiny_model("qwen3", seed=1) if case.algorithm.needs_reference else None,
         teacher=Teacher(tiny_model("qwen3", seed=2), vocab_limit=VOCAB)
-        if case.algorithm.teacher is not None
+        if case.algorithm.loads_teacher
         else None,
     )
     if trainer.critic is not None:

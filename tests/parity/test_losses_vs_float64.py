@@ -164,9 +164,23 @@ def grpo_with_entropy(c):
     return grpo(c) - 0.01 * over_tokens(c, bonus)
 
 
+def teacher_of(c):
+    """A model of its own, or the policy without gradient."""
+    return tiny_model("qwen3", seed=2 if c.algorithm.loads_teacher else 0)
+
+
+def read_by_teacher(c, i, *, reads_hints=True):
+    """What the teacher reads of a sample; None if it has no hint for it."""
+    sample = c.samples[i]
+    if not c.algorithm.has_hints or not reads_hints:
+        return sample
+    hint = sample.teacher_prompt_ids
+    return None if hint is None else sample.with_prompt(hint)
+
+
 def from_teacher(c, i):
-    teacher = tiny_model("qwen3", seed=2)
-    return log_probs_alone(teacher, c.samples[i]).detach() - c.old[i]
+    read = read_by_teacher(c, i)
+    return 0.0 if read is None else log_probs_alone(teacher_of(c), read).detach() - c.old[i]
 
 
 def grpo_with_a_teacher(c):
@@ -325,19 +339,43 @@ def sampled_distillation(c):
     return over_tokens(c, [-c.ratio(i) * from_teacher(c, i) for i in range(len(c))])
 
 
-def top_k_distillation(c):
-    """Reverse without a weight, or forward with one of the sample's geometric mean."""
-    teacher, terms = tiny_model("qwen3", seed=2), []
+def sampled_self_distillation(c):
+    """Beside the rewards; without a bound on the ratio."""
+    advantages = [a + 0.5 * from_teacher(c, i) for i, a in enumerate(c.advantages)]
+    return over_tokens(c, [-c.ratio(i) * a for i, a in enumerate(advantages)])
+
+
+def top_k_terms(c, **how):
+    """Reverse without a weight, or forward with one of the sample's geometric mean, if there are corrections."""
+    teacher, terms = teacher_of(c), []
     for i, sample in enumerate(c.samples):
-        theirs, ids = log_softmax_alone(teacher, sample).detach().topk(c.algorithm.teacher.top_k)
+        read = read_by_teacher(c, i, **how)
+        if read is None:
+            terms.append(torch.zeros(len(c.log_probs[i])))
+            continue
+        theirs, ids = log_softmax_alone(teacher, read).detach().topk(c.algorithm.teacher.top_k)
         ours = log_softmax_alone(c.model, sample).gather(1, ids)
         theirs, ours = (torch.cat([x, (1 - x.exp().sum(1, keepdim=True)).log()], 1) for x in (theirs, ours))  # fmt: skip
         if c.algorithm.teacher.direction == "reverse":
             terms.append((ours.exp() * (ours - theirs)).sum(1))
         else:
-            weight = c.gap[i].mean().exp().clamp(max=c.algorithm.corrections.weight.high)
+            weight = c.algorithm.corrections.weight
+            weight = 1.0 if weight is None else c.gap[i].mean().exp().clamp(max=weight.high)
             terms.append(weight * (theirs.exp() * (theirs - ours)).sum(1))
-    return over_tokens(c, terms)
+    return terms
+
+
+def top_k_distillation(c, **how):
+    return over_tokens(c, top_k_terms(c, **how))
+
+
+def sdft(c):
+    return over_samples(c, top_k_terms(c))
+
+
+def grpo_with_a_hint(c):
+    clip, teacher = clip_terms(c, c.advantages), top_k_terms(c)
+    return over_tokens(c, [a + b for a, b in zip(clip, teacher, strict=True)])
 
 
 def sft(c):
@@ -384,6 +422,10 @@ FORMULAS = {
     "distillation, sampled": sampled_distillation,
     "distillation, top_k": top_k_distillation,
     "distillation, forward": top_k_distillation,
+    "sdpo, sampled": sampled_self_distillation,
+    "sdpo": top_k_distillation,
+    "sdft": sdft,
+    "policy with a hint": grpo_with_a_hint,
     "sft": sft,
     "dpo": dpo,
 }
@@ -419,6 +461,7 @@ WRONG = {
     "penalties in the divisor": ("grpo, kl in the reward", grpo_with_kl_in_the_reward, {"is_in_the_divisor": True}),
     "a baseline where one is left": ("otb", otb, {"counts_the_last": True}),
     "a rejected token in the record's mean": ("gspo, corrected", corrected_gspo, {"is_of_the_mean": True}),
+    "a teacher without its hint": ("sdpo", top_k_distillation, {"reads_hints": False}),
     "moves back that are dropped": ("dppo", dppo, {"drops_all": True}),
 }  # fmt: skip
 

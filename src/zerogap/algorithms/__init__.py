@@ -24,7 +24,6 @@ from zerogap.algorithms.advantages import (
 from zerogap.algorithms.algorithm import (
     Algorithm,
     EntropyConfig,
-    TeacherConfig,
     algorithm_problems,
 )
 from zerogap.algorithms.correction_statistics import CorrectionStatistics, WeightStatistics
@@ -85,6 +84,7 @@ from zerogap.algorithms.reward_parts import (
     combined_rewards,
 )
 from zerogap.algorithms.shaping import overlong_penalties
+from zerogap.algorithms.teacher import HintConfig, TeacherConfig
 from zerogap.algorithms.terms import Level, LossTerms, Surrogate, policy_ratio
 from zerogap.algorithms.user_function import call_user_function, user_function
 from zerogap.algorithms.values import value_surrogate
@@ -114,6 +114,7 @@ __all__ = [
     "GapStatistics",
     "GroupAdvantage",
     "GroupAdvantages",
+    "HintConfig",
     "ImportedAdvantage",
     "ImportedLoss",
     "KLConfig",

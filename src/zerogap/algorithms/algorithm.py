@@ -1,7 +1,7 @@
 """The tables of a recipe that make an algorithm, and what they need together."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from zerogap.algorithms.denominators import Denominator
 from zerogap.algorithms.kl import KLConfig
 from zerogap.algorithms.losses import ClipLoss, DPOLoss, Loss, LossConfig, PolicyLoss
 from zerogap.algorithms.presets import presets
+from zerogap.algorithms.teacher import TeacherConfig
 from zerogap.errors import ConfigError
 from zerogap.section import Section
 
@@ -25,27 +26,6 @@ class EntropyConfig(Section):
     top_quantile: float = Field(1.0, gt=0, le=1)
     """Share of the train batch's tokens, those with the highest entropy at the start of the step, that have the loss's own term
     (https://arxiv.org/abs/2506.01939; 0.2 there); the others count in the denominator. 1: all. Costs a forward pass."""
-
-
-class TeacherConfig(Section):
-    """[teacher]: distil a teacher on the policy's own completions (https://arxiv.org/abs/2306.13649)."""
-
-    path: str
-    """The teacher's weights, given as in model.path; it must have the policy's tokenizer."""
-    weight: float = Field(1.0, gt=0)
-    """Weight beside the rewards' advantages; advantage.kind = "none" trains on the teacher alone."""
-    estimator: Literal["sampled", "top_k"] = "sampled"
-    """sampled: the negative reverse KL at the sampled token is added to its advantage; top_k: a differentiable KL over the
-    teacher's top_k ids and one bucket with the remaining mass is added to the loss."""
-    top_k: int = Field(32, ge=1)
-    """Number of ids per token, for estimator = "top_k"."""
-    direction: Literal["reverse", "forward"] = "reverse"
-    """For estimator = "top_k": KL(policy || teacher), or KL(teacher || policy)."""
-
-    @property
-    def is_top_k(self) -> bool:
-        """Whether the KL is over several ids a token."""
-        return self.estimator == "top_k"
 
 
 @runtime_checkable
@@ -124,6 +104,16 @@ class Algorithm(Section):
     def critic(self) -> CriticAdvantage | None:
         """The advantage's critic, if it has one."""
         return self.advantage if isinstance(self.advantage, CriticAdvantage) else None
+
+    @property
+    def loads_teacher(self) -> bool:
+        """Whether the teacher is a model beside the policy."""
+        return self.teacher is not None and not self.teacher.is_policy
+
+    @property
+    def has_hints(self) -> bool:
+        """Whether the teacher reads another prompt than the policy."""
+        return self.teacher is not None and self.teacher.hint is not None
 
     @property
     def is_top_k(self) -> bool:

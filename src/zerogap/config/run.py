@@ -144,6 +144,7 @@ class RunConfig(Section):
         yield from self._policy_problems()
         yield from self._sampling_policy_problems()
         yield from self._answer_problems()
+        yield from self._hint_problems()
         yield from self._reward_problems()
         yield from algorithm_problems(self)
         if self.train.warmup_steps >= self.run.steps:
@@ -227,6 +228,16 @@ class RunConfig(Section):
             yield f'{kind}: it needs a worse answer beside each reference answer, and data.kind = "reasoning_gym" has none; use a file with both, or data.kind = "builtin"'
         if getattr(self.data, "rejected_field", "") is None:
             yield f"{kind}: it needs a worse answer beside each reference answer, and data.rejected_field is none; name the field that holds them"
+
+    def _hint_problems(self) -> Iterator[str]:
+        """Hints that never come."""
+        hint = None if self.teacher is None else self.teacher.hint
+        if hint is None:
+            return
+        if hint.kind == "success" and self.rollout.group_size < 2:
+            yield f'teacher.hint.kind = "success": it is another completion of the same prompt, and rollout.group_size = {self.rollout.group_size}; set 2 or more'
+        if hint.kind == "answer" and getattr(self.data, "answer_field", "") is None:
+            yield 'teacher.hint.kind = "answer": data.answer_field is none; name the field that holds the answers, or set kind = "success"'
 
     def _length_problems(self) -> Iterator[str]:
         limits = {"engine.kv_cache_tokens": self.engine.kv_cache_tokens}

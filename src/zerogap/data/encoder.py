@@ -1,6 +1,6 @@
 """Encodes questions as prompt ids, in the same way for training, evaluation and generation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from zerogap.config.data import PromptConfig
 from zerogap.data.items import PromptItem
@@ -26,22 +26,45 @@ class PromptEncoder:
         if item.prompt_ids is not None:
             self._tokenizer.check_prompt_ids(item.prompt_ids)
             return list(item.prompt_ids)
-        if item.messages is None and not self._config.chat:
-            return self._tokenizer.encode(
-                self._config.render(item.question or ""), add_special=True
-            )
-        messages = self._messages(item)
+        return self._encode(item, None)
+
+    def with_hint(self, item: PromptItem, change: Callable[[str], str]) -> list[int]:
+        """Ids of the prompt with another last user message, for a teacher.
+
+        Args:
+            item: with text or messages.
+            change: from the user message, as the policy reads it, to the teacher's.
+
+        Raises:
+            DataError: as above; or the item is given as ids, or its last message is not a user's text.
+        """
+        if item.prompt_ids is not None:
+            msg = f"prompt {item.item_id} is given as ids, so no hint can be put into its user message; give the question as text or messages"
+            raise DataError(msg)
+        return self._encode(item, change)
+
+    def _encode(self, item: PromptItem, change: Callable[[str], str] | None) -> list[int]:
+        if item.messages is None:
+            text = self._config.render(item.question or "")
+            text = text if change is None else change(text)
+            if not self._config.chat:
+                return self._tokenizer.encode(text, add_special=True)
+            messages = [*self._system(), {"role": "user", "content": text}]
+        else:
+            self._check_messages(item.item_id, item.messages)
+            messages = [*self._system(), *item.messages]
+            if change is not None:
+                messages[-1] = _changed(item.item_id, messages[-1], change)
         return self._tokenizer.apply_chat_template(messages, arguments=self._config.chat_arguments)
 
-    def _messages(self, item: PromptItem) -> list[Message]:
-        system = [{"role": "system", "content": self._config.system}] if self._config.system else []
-        if item.messages is None:
-            return [*system, {"role": "user", "content": self._config.render(item.question or "")}]
-        for key, is_clash in self._clashes(item.messages).items():
+    def _system(self) -> list[Message]:
+        return [{"role": "system", "content": self._config.system}] if self._config.system else []
+
+    def _check_messages(self, item_id: str, messages: tuple[Message, ...]) -> None:
+        for key, is_clash in self._clashes(messages).items():
             if is_clash:
-                msg = f"prompt {item.item_id} is a list of messages, but {key} works only with text; remove that setting, or give the question as text"
+                msg = f"prompt {item_id} is a list of messages, but {key} works only with text; remove that setting, or give the question as text"
                 raise DataError(msg)
-        return [*system, *item.messages]
 
     def _clashes(self, messages: tuple[Message, ...]) -> Mapping[str, bool]:
         has_system = any(m.get("role") == "system" for m in messages)
@@ -51,6 +74,13 @@ class PromptEncoder:
             "prompt.system, next to a system message of its own,": bool(self._config.system)
             and has_system,
         }
+
+
+def _changed(item_id: str, message: Message, change: Callable[[str], str]) -> Message:
+    if message.get("role") != "user" or not isinstance(message.get("content"), str):
+        msg = f"prompt {item_id}: its last message has the role {message.get('role')!r}, so no hint can be put into a user's text; end the messages with the user's, as text"
+        raise DataError(msg)
+    return {**message, "content": change(message["content"])}
 
 
 def check_prompt_lengths(

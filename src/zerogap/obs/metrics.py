@@ -153,6 +153,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("rollout/num_groups", "sum", "groups drawn in all rounds, under dynamic sampling"),
     ("rollout/num_groups_surplus", "sum", "groups with a signal beyond those that the step needs: they do not train"),
     ("rollout/num_groups_without_signal", "sum", "groups without the signal of sampling_policy.dynamic_sampling"),
+    ("rollout/hinted_fraction", "mean", "share of trainable samples that the teacher has a hint for (teacher.hint)"),
     ("rollout/prompt_len/mean", "mean", "prompt tokens per sample"),
     ("rollout/completion_len/mean", "mean", "sampled tokens per sample"),
     ("rollout/completion_len/max", "max", "sampled tokens of the longest sample"),

@@ -11,6 +11,7 @@ from zerogap.rollout.dynamic_sampling import DynamicRollouts, collect_dynamicall
 from zerogap.rollout.environment import Environment, Session, SingleTurn
 from zerogap.rollout.event_loop import run_async
 from zerogap.rollout.generator import Generator
+from zerogap.rollout.hints import Hinted, Hints
 from zerogap.rollout.rewards import (
     DirectRewards,
     GroupRewardFunction,
@@ -34,6 +35,8 @@ __all__ = [
     "Environment",
     "Generator",
     "GroupRewardFunction",
+    "Hinted",
+    "Hints",
     "RewardFunction",
     "RewardRequest",
     "RewardResult",

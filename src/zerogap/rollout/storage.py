@@ -136,7 +136,9 @@ def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def _line(sample: Sample) -> dict[str, Any]:
+    hinted = sample.teacher_prompt_ids
     return {name: getattr(sample, name) for name in _SCALARS} | {
+        **({} if hinted is None else {"teacher_prompt_ids": list(hinted)}),
         "outcome": str(sample.outcome),
         "reward_parts": dict(sample.reward_parts),
         "turns": [asdict(turn) for turn in sample.turns],
@@ -145,8 +147,10 @@ def _line(sample: Sample) -> dict[str, Any]:
 
 def _sample(columns: Mapping[str, Values], record: Mapping[str, Any]) -> Sample:
     fields: dict[str, Any] = {name: record[name] for name in _SCALARS} | dict(columns)
+    hinted = record.get("teacher_prompt_ids")
     return Sample(
         **fields,
+        teacher_prompt_ids=None if hinted is None else tuple(hinted),
         turns=tuple(
             Turn(**turn | {"finish_reason": FinishReason(**turn["finish_reason"])})
             for turn in record["turns"]

@@ -12,6 +12,8 @@ from zerogap.rollout import (
     Collector,
     DynamicRollouts,
     Generator,
+    Hinted,
+    Hints,
     Rollouts,
     Shaping,
     by_completion_len,
@@ -58,6 +60,8 @@ class CompletionGatherer:
     """Groups of a step."""
     group_size: int
     policy: SamplingPolicyConfig
+    hints: Hints | None
+    """What a teacher reads, if it reads another prompt than the policy."""
     max_tokens: int
     """Limit for a completion."""
     spans: Spans
@@ -91,12 +95,27 @@ class CompletionGatherer:
             metrics.add("rollout/num_groups", len(found.drawn.groups))
             metrics.add("rollout/num_groups_surplus", found.num_surplus)
             metrics.add("rollout/num_groups_without_signal", found.num_without_signal)
+        notes = [self._note(step, found)] if found.is_starved else []
+        trained = found.trained
+        if self.hints is not None:
+            hinted = self.hints(trained)
+            trained = hinted.rollouts
+            notes += self._notes_of_hints(step, hinted)
+            if hinted.num_trainable:
+                metrics.add("rollout/hinted_fraction", hinted.num_hinted / hinted.num_trainable)
         return Gathered(
             drawn=self._shape(found.drawn),
             # Groups that are only there because none has a signal must not get one from a penalty.
-            trained=found.trained if found.is_without_signal else self._shape(found.trained),
-            note=self._note(step, found) if found.is_starved else "",
+            trained=trained if found.is_without_signal else self._shape(trained),
+            note="\n".join(notes),
         )
+
+    def _notes_of_hints(self, step: int, hinted: Hinted) -> list[str]:
+        if not hinted.num_too_long:
+            return []
+        return [
+            f"step {step}: the teacher's prompt of {hinted.num_too_long} samples is too long for the model with its hint, so the teacher does not score them; shorten teacher.hint.template or rollout.sampling.max_new_tokens"
+        ]
 
     def _shape(self, rollouts: Rollouts) -> Rollouts:
         """With the terms that the policy adds to training rewards. Evaluation uses the plain rewards."""
@@ -155,6 +174,7 @@ def build_gatherer(
         num_prompts=rollout.prompts_per_step,
         group_size=rollout.group_size,
         policy=config.sampling_policy,
+        hints=workload.hints,
         max_tokens=rollout.sampling.max_new_tokens,
         spans=spans,
         progress=progress,

@@ -1,6 +1,5 @@
 """Builds the trainer and the step settings of a recipe, for a run and for the commands that recompute its steps."""
 
-from zerogap.algorithms import TeacherConfig
 from zerogap.config import ModelSection, RunConfig, reward_parts
 from zerogap.errors import DataError, ModelError
 from zerogap.kernels import Gemm
@@ -24,20 +23,23 @@ def build_trainer(config: RunConfig, policy: Policy, *, gemm: Gemm = "exact") ->
         total_steps=config.run.steps,
         gemm=gemm,
         reference=reference,
-        teacher=_load_teacher(algorithm.teacher, policy),
+        teacher=_build_teacher(config, policy) if algorithm.loads_teacher else None,
         reward_parts=reward_parts(config.reward),
     )
 
 
-def _load_teacher(config: TeacherConfig | None, policy: Policy) -> Teacher | None:
-    if config is None:
-        return None
+def _build_teacher(config: RunConfig, policy: Policy) -> Teacher:
+    """A model of its own: that of ``teacher.path``, or a copy that follows the policy."""
+    path = None if config.teacher is None else config.teacher.path
+    if path is None:
+        copy = policy.model.copied(precision=config.model.dtype)
+        return Teacher(copy, vocab_limit=policy.vocab_limit)
     try:
-        source = load_policy(ModelSection(path=config.path), seed=0)
+        source = load_policy(ModelSection(path=path), seed=0)
     except (ModelError, DataError) as error:
-        msg = f"teacher.path = {config.path!r} cannot be loaded: {error}"
+        msg = f"teacher.path = {path!r} cannot be loaded: {error}"
         raise ModelError(msg) from error
-    policy.tokenizer.check_same_ids(source.tokenizer, what=f"teacher.path = {config.path!r}")
+    policy.tokenizer.check_same_ids(source.tokenizer, what=f"teacher.path = {path!r}")
     return Teacher(source.model, vocab_limit=policy.vocab_limit)
 
 

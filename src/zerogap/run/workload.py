@@ -11,7 +11,7 @@ from zerogap.data import (
     build_prompt_sets,
     check_prompt_lengths,
 )
-from zerogap.rollout import Collector, Demonstrations, Generator, SingleTurn, build_rewards
+from zerogap.rollout import Collector, Demonstrations, Generator, Hints, SingleTurn, build_rewards
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
 from zerogap.types import SamplingParams
@@ -36,6 +36,8 @@ class Workload:
         self._check_lengths(config, [*sets.train, *self.evaluation.items])
         self.answers = self._build_answers(config)
         """Makes samples of reference answers; None if the loss trains on completions."""
+        self.hints = self._build_hints(config)
+        """What the teacher reads, if it has hints."""
         self._rewards = build_rewards(config.reward, score=sets.score)
 
     def __enter__(self) -> "Workload":
@@ -74,6 +76,17 @@ class Workload:
         )
         answers.check(self.items, max_tokens=policy.model.config.max_positions)
         return answers
+
+    def _build_hints(self, config: RunConfig) -> Hints | None:
+        if config.teacher is None or config.teacher.hint is None:
+            return None
+        hints = Hints(
+            config=config.teacher.hint,
+            encode=self.encode.with_hint,
+            max_tokens=self._policy.model.config.max_positions,
+        )
+        hints.check(self.items, max_new_tokens=config.rollout.sampling.max_new_tokens)
+        return hints
 
     def _check_lengths(self, config: RunConfig, items: Sequence[PromptItem]) -> None:
         room = self._policy.model.config.max_positions

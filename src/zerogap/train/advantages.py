@@ -45,8 +45,10 @@ class Scored:
     square_sums_S: np.ndarray | None
 
 
-def decide_advantages(step: StepTokens, scored: Scored, algorithm: Algorithm) -> StepAdvantages:
-    """The rewards' advantages, and the teacher's added to them.
+def decide_advantages(
+    step: StepTokens, scored: Scored, algorithm: Algorithm, teacher_keep_S: np.ndarray
+) -> StepAdvantages:
+    """The rewards' advantages, and the teacher's added to them where it scores (``teacher_keep_S``, bool [S]).
 
     A token of supervised training has the advantage 1. One of a preference has 0 until its update begins: its weight depends
     on the policy at that point.
@@ -72,16 +74,12 @@ def decide_advantages(step: StepTokens, scored: Scored, algorithm: Algorithm) ->
     column_S, teacher_kl_S = found.column_S, None
     if scored.teacher_S is not None:
         assert algorithm.teacher is not None
-        teacher_kl_S = _teacher_kl(step, scored.teacher_S, scored.old_S)
-        column_S = column_S + algorithm.teacher.weight * -teacher_kl_S
-        teacher_kl_S = teacher_kl_S.astype(np.float32)
+        more_S = distillation_advantages(
+            scored.teacher_S, scored.old_S, teacher_keep_S, name_token=step.index.name
+        )
+        column_S = column_S + np.where(step.trains_S, algorithm.teacher.weight * more_S, np.nan)
+        teacher_kl_S = np.where(teacher_keep_S, -more_S, np.nan).astype(np.float32)
     return StepAdvantages(column_S, found.groups, found.returns_S, teacher_kl_S)
-
-
-def _teacher_kl(step: StepTokens, teacher_S: np.ndarray, old_S: np.ndarray) -> np.ndarray:
-    """float64 [S]; NaN where nothing trains."""
-    column_S = distillation_advantages(teacher_S, old_S, step.trains_S, name_token=step.index.name)
-    return np.where(step.trains_S, -column_S, np.nan)
 
 
 def _penalties(step: StepTokens, scored: Scored, kl: KLConfig) -> np.ndarray | None:

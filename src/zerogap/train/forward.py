@@ -96,9 +96,19 @@ def score_candidates(
 
     One pass gives all of them, with the bits of ``score_micro_batch``; all have a gradient where gradients are enabled.
 
-    Arguments as in ``score_micro_batch``; ``candidates_RK`` are int64 ids, equal for targets that one row predicts.
+    Arguments as in ``score_micro_batch``; ``candidates_RK`` are int64 ids, equal for targets that one row predicts in samples
+    of equal ``teacher_prompt_ids``.
     """
-    inputs = forward_to_head(model, micro_batch, samples, compute=compute, recompute=recompute)
+    variants: dict[object, int] = {}
+    variant_B = [variants.setdefault(s.teacher_prompt_ids, len(variants)) for s in samples]
+    inputs = forward_to_head(
+        model,
+        micro_batch,
+        samples,
+        compute=compute,
+        recompute=recompute,
+        variant_R=np.array(variant_B)[micro_batch.sample_R],
+    )
     candidates = to_device(candidates_RK, inputs.first_U.device).index_select(0, inputs.first_U)
     ids_UK1 = torch.cat([inputs.target_U[:, None], candidates], 1)
     found_UK1, entropy_U = log_probs_of(
@@ -129,12 +139,16 @@ def forward_to_head(
     *,
     compute: Compute = PLAIN,
     recompute: bool = False,
+    variant_R: np.ndarray | None = None,
 ) -> HeadInputs:
-    """The model's pass over a micro-batch's rows, up to the head."""
+    """The model's pass over a micro-batch's rows, up to the head.
+
+    Targets of different ``variant_R``, numbers from 0, share no input of the head.
+    """
     hidden_TD = hidden_rows(model, micro_batch, compute=compute, recompute=recompute)
     row_R, target_R = micro_batch.source_row_R, micro_batch.target_R
     temperature_R = _temperatures(samples, micro_batch)
-    first_U, place_R = _distinct(row_R, target_R, temperature_R)
+    first_U, place_R = _distinct(row_R, target_R, temperature_R, variant_R)
     columns = row_R[first_U], target_R[first_U], temperature_R[first_U], first_U, place_R
     row_U, target_U, temperature_U, first, place = (
         to_device(column, hidden_TD.device) for column in columns
@@ -173,12 +187,17 @@ def _square_sums(
 
 
 def _distinct(
-    row_R: np.ndarray, target_R: np.ndarray, temperature_R: np.ndarray
+    row_R: np.ndarray,
+    target_R: np.ndarray,
+    temperature_R: np.ndarray,
+    variant_R: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """``first_U`` and ``place_R`` of ``HeadInputs``."""
     _, temperature_id_R = np.unique(temperature_R, return_inverse=True)
     width, height = int(target_R.max()) + 1, int(temperature_id_R.max()) + 1
     key_R = (row_R * width + target_R) * height + temperature_id_R
+    if variant_R is not None:
+        key_R = key_R * (int(variant_R.max()) + 1) + variant_R
     _, first_U, place_R = np.unique(key_R, return_index=True, return_inverse=True)
     return first_U, place_R
 

@@ -42,7 +42,7 @@ from zerogap.train.teacher import Teacher
 from zerogap.types import Sample
 
 _FILE = "trainer.safetensors"
-_OPTIMIZER, _CRITIC, _REFERENCE = "optimizer.", "critic.", "reference."
+_OPTIMIZER, _CRITIC, _REFERENCE, _TEACHER = "optimizer.", "critic.", "reference.", "teacher."
 _GRPO = Algorithm()
 
 
@@ -72,7 +72,7 @@ class NativeTrainer:
             total_steps: steps of the run, for the schedule.
             gemm: GEMM kernels of its passes.
             reference: the initial policy, a model of its own; given exactly when ``algorithm.needs_reference``.
-            teacher: given exactly when ``algorithm.teacher`` is set.
+            teacher: given exactly when ``algorithm.loads_teacher``: otherwise there is none, or it is ``model``.
             reward_parts: of a weighted sum, by name.
         """
         _check_models(algorithm, reference, teacher)
@@ -90,11 +90,18 @@ class NativeTrainer:
             max_grad_norm=config.max_grad_norm,
             keeps_masters=model.is_bf16,
         )
-        self._reference = (
-            None
-            if reference is None
-            else RefreshedModel(reference, algorithm.kl.refresh, name="reference")
-        )
+        self._others: dict[str, RefreshedModel] = {}
+        """Models that nobody trains, by the prefix of their state."""
+        if reference is not None:
+            self._others[_REFERENCE] = RefreshedModel(
+                reference, algorithm.kl.refresh, name="reference"
+            )
+        if algorithm.teacher is not None and teacher is not None:
+            self._others[_TEACHER] = RefreshedModel(
+                teacher.model, algorithm.teacher.refresh, name="teacher"
+            )
+        if algorithm.teacher is not None and algorithm.teacher.is_policy:
+            teacher = Teacher(model, vocab_limit=model.head.vocab_limit)
         self._passes = Passes(
             model=model,
             reference=reference,
@@ -160,8 +167,8 @@ class NativeTrainer:
                 )
                 self.is_inconsistent = True
         self._num_steps += 1
-        if self._reference is not None:
-            self._reference.follow(self.model, self._num_steps)
+        for other in self._others.values():
+            other.follow(self.model, self._num_steps)
         metrics = summarise(
             plan,
             columns,
@@ -218,13 +225,16 @@ class NativeTrainer:
         Moments are views: write or copy them before the next step.
         """
         critic = {} if self.critic is None else self.critic.state_dict()
-        reference = {} if self._reference is None else self._reference.state_dict()
         return {
             "num_steps": torch.tensor(self._num_steps),
             "torch_rng_state": torch.get_rng_state(),
             **with_prefix(_OPTIMIZER, self._optimizer.state_dict()),
             **with_prefix(_CRITIC, critic),
-            **with_prefix(_REFERENCE, reference),
+            **{
+                name: tensor
+                for prefix, other in self._others.items()
+                for name, tensor in with_prefix(prefix, other.state_dict()).items()
+            },
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -242,12 +252,13 @@ class NativeTrainer:
         elif critic:
             msg = f'the trainer state has a critic ({len(critic)} tensors), but this loss trains none: it is from a run with another loss; resume with advantage.kind = "critic"'
             raise CheckpointError(msg)
-        reference = without_prefix(_REFERENCE, state)
-        if self._reference is not None:
-            self._reference.load_state_dict(reference)
-        elif reference:
-            msg = f"the trainer state has a reference ({len(reference)} tensors), but this recipe has none: another recipe wrote it; resume with the kl table of that run"
-            raise CheckpointError(msg)
+        for prefix in (_REFERENCE, _TEACHER):
+            moved = without_prefix(prefix, state)
+            if prefix in self._others:
+                self._others[prefix].load_state_dict(moved)
+            elif moved:
+                msg = f"the trainer state has a {prefix.rstrip('.')} ({len(moved)} tensors), but this recipe has none: another recipe wrote it; resume with the recipe of that run"
+                raise CheckpointError(msg)
         self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))
         self._num_steps = int(state["num_steps"])
         torch.set_rng_state(state["torch_rng_state"])
@@ -305,8 +316,10 @@ def _check_models(
         needs = "needs" if algorithm.needs_reference else "does not need"
         msg = f"this algorithm {needs} a reference, and {given} was given; it goes with a KL penalty or with dpo: give both or neither"
         raise ConfigError(msg)
-    if (teacher is not None) != (algorithm.teacher is not None):
+    if (teacher is not None) != algorithm.loads_teacher:
         given = "no teacher" if teacher is None else "a teacher"
         table = "no [teacher] table" if algorithm.teacher is None else "a [teacher] table"
-        msg = f"an algorithm with {table} was given {given}: give both or neither"
+        if algorithm.teacher is not None and not algorithm.loads_teacher:
+            table += " without a path and without refresh, whose teacher is the policy itself,"
+        msg = f"an algorithm with {table} was given {given}: give a teacher exactly when the table has a path or refresh"
         raise ConfigError(msg)

@@ -76,8 +76,11 @@ def micro_batch_loss(
     if algorithm.kl.is_on:
         total = total + share(targets.kl(log_probs_R, algorithm), keep_R, weight_R)
     if outputs.candidates_RK is not None and outputs.teacher_RK is not None:
-        kl_R = targets.teacher_kl(outputs.candidates_RK, outputs.teacher_RK, algorithm)
-        total = total + share(kl_R, keep_R, weight_R)
+        taught_R = targets.mask_R
+        if plan.teacher_keep_S is not None:
+            taught_R = targets.read(plan.teacher_keep_S)
+        kl_R = targets.teacher_kl(outputs.candidates_RK, outputs.teacher_RK, taught_R, algorithm)
+        total = total + share(kl_R, keep_R & taught_R, weight_R)
     if outputs.entropy_R is not None:
         bonus_R = -algorithm.entropy.coefficient * outputs.entropy_R.double()
         total = total + share(bonus_R, keep_R, None)
@@ -163,17 +166,23 @@ class _Targets:
         )
         return kl.coefficient * kl_loss(estimate_R, ratio_R, kind=kl.kind)
 
-    def teacher_kl(self, candidates_RK: Tensor, teacher_RK: Tensor, algorithm: Algorithm) -> Tensor:
-        """The KL to the teacher over the teacher's likeliest ids."""
+    def teacher_kl(
+        self,
+        candidates_RK: Tensor,
+        teacher_RK: Tensor,
+        taught_R: Tensor,
+        algorithm: Algorithm,
+    ) -> Tensor:
+        """The KL to the teacher over the teacher's likeliest ids, at the targets that it scores."""
         assert algorithm.teacher is not None
         kl_R = top_k_kl(
             candidates_RK,
             teacher_RK,
-            self.mask_R,
+            taught_R,
             direction=algorithm.teacher.direction,
             name_token=self._name,
         )
-        self.found["teacher_kl_S"] = kl_R.detach().numpy()
+        self.found["teacher_kl_S"] = kl_R.detach().where(taught_R, torch.nan).numpy()
         return algorithm.teacher.weight * kl_R
 
     def _old(self) -> Tensor:

@@ -17,7 +17,7 @@ from zerogap.train.forward import Statistic, scores
 from zerogap.train.metrics import Phase
 from zerogap.train.packing import MicroBatch, UpdateBatches, pack
 from zerogap.train.plan import StepPlan
-from zerogap.train.teacher import Teacher
+from zerogap.train.teacher import Teacher, as_the_teacher_reads, num_tokens_more
 from zerogap.train.tokens import TokenIndex
 from zerogap.types import Sample
 
@@ -42,6 +42,25 @@ class Passes:
         self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
     ) -> np.ndarray:
         """A ``Score`` of these samples; the meter gets time and progress."""
+        if phase == "teacher":
+            return self._teacher_scores(samples, meter, is_wanted_B)
+        return self._scores(samples, meter, phase, is_wanted_B)
+
+    def _teacher_scores(
+        self, samples: Sequence[Sample], meter: StepMeter, is_wanted_B: np.ndarray
+    ) -> np.ndarray:
+        """The teacher's log-probs, which it may have read behind another prompt, at the slots of the samples' own tokens."""
+        reads = [as_the_teacher_reads(sample) for sample in samples]
+        read = TokenIndex(reads).split(self._scores(reads, meter, "teacher", is_wanted_B))
+        found = [np.full(len(sample), np.nan, np.float32) for sample in samples]
+        for own, column, sample in zip(found, read, samples, strict=True):
+            start = sample.num_prompt_tokens
+            own[start:] = column[start + num_tokens_more(sample) :]
+        return np.concatenate(found)
+
+    def _scores(
+        self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
+    ) -> np.ndarray:
         index, batches = TokenIndex(samples), self.pack(samples, is_wanted_B, meter)
         meter.expect(phase, batches)
         if phase != "old":

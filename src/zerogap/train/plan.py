@@ -53,6 +53,9 @@ class StepPlan:
     policy_keep_S: np.ndarray | None = None
     """bool [S]: tokens of the loss's own term, if only those of high entropy have one."""
 
+    teacher_keep_S: np.ndarray | None = None
+    """bool [S]: tokens that the teacher scores, if not all: it has no hint for some samples."""
+
     def __post_init__(self) -> None:
         _lock(self)
 

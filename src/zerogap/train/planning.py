@@ -84,14 +84,18 @@ def plan_step(
         own = decide_own(who.is_kept_B) if algorithm.corrections.needs_old_log_probs else old
     else:
         old = own = decide_own(who.is_kept_B if is_needed_first else is_later_B)
+    is_taught_B = who.is_kept_B
+    if algorithm.has_hints:
+        is_taught_B = is_taught_B & [s.teacher_prompt_ids is not None for s in samples]
+    teacher_keep_S = tokens.index.spread(is_taught_B) & tokens.trains_S
     scored = Scored(
         old_S=old.old_S,
         reference_S=score("reference", who.is_kept_B) if algorithm.needs_reference else None,
-        teacher_S=score("teacher", who.is_kept_B) if algorithm.needs_teacher_scores else None,
+        teacher_S=score("teacher", is_taught_B) if algorithm.needs_teacher_scores else None,
         values_S=score("values", who.is_kept_B) if algorithm.critic else None,
         square_sums_S=score("square_sums", who.is_kept_B) if algorithm.needs_square_sums else None,
     )
-    advantages = decide_advantages(tokens, scored, algorithm)
+    advantages = decide_advantages(tokens, scored, algorithm, teacher_keep_S)
     critic = algorithm.critic
     is_critic_alone = critic is not None and step_number < critic.warmup_steps
     pairs_P2 = _all_pairs(tokens) if algorithm.loss.compares_answers else None
@@ -110,6 +114,7 @@ def plan_step(
         pairs_P2=pairs_P2,
         trains_policy=not is_critic_alone,
         num_epochs=config.epochs,
+        teacher_keep_S=teacher_keep_S if algorithm.has_hints else None,
         policy_keep_S=_high_entropy(tokens, score, algorithm.entropy.top_quantile),
     )
 

@@ -120,7 +120,13 @@ class PolicyGradient:
         if teacher is None or config is None or not config.is_top_k:
             return None
         with self._meter.spans.span("teacher"):
-            return teacher.top_k(batch, self._plan.samples, config.top_k, compute=self._compute)
+            return teacher.top_k(
+                batch,
+                self._plan.samples,
+                config.top_k,
+                max_rows=self._passes.config.micro_batch_tokens,
+                compute=self._compute,
+            )
 
     def _log_probs(self, batch: MicroBatch, likeliest: TopK | None) -> tuple[Tensor, ...]:
         """(log-prob, entropy) of each target, and log-probs of the likeliest ids, if any are given."""

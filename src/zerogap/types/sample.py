@@ -102,6 +102,8 @@ class Sample:
     """None until scored, and always None if the outcome is a failure. Of a demonstration: None, or where answers are
     compared 1 for the preferred one and 0 for the other."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
+    teacher_prompt_ids: tuple[int, ...] | None = None
+    """What a teacher reads in place of the prompt, if it has a hint for this sample."""
     text: str = ""
     """The policy's text, decoded for people and verifiers; never tokenised again."""
 
@@ -357,7 +359,7 @@ class Sample:
         self,
         token_ids: Sequence[int] | np.ndarray,
         *,
-        source: Source,
+        source: Source | np.ndarray,
         finish_reason: FinishReason | None = None,
         seed: int = 0,
         **columns: Any,  # noqa: ANN401 - arrays, lists, Ragged or one number
@@ -366,7 +368,7 @@ class Sample:
 
         Args:
             token_ids: the new tokens.
-            source: who wrote them.
+            source: who wrote them; all of them, or each.
             finish_reason: why they ended, if they are a turn.
             seed: of the turn's sampling noise.
             **columns: rows of the new tokens by column, or one number for all of them; other columns get their fill
@@ -395,6 +397,17 @@ class Sample:
     def _turns_with(self, num_new: int, reason: FinishReason, seed: int) -> tuple[Turn, ...]:
         turn = Turn(start=len(self), end=len(self) + num_new, finish_reason=reason, seed=seed)
         return (*self.turns, turn)
+
+    def with_prompt(self, prompt_ids: Sequence[int]) -> Sample:
+        """The tokens after the prompt, with what is known of each, behind another prompt. Without turns, kept sets and routes."""
+        start = self.num_prompt_tokens
+        kept: dict[str, Any] = {
+            column.name: self.columns[column.name][start:]
+            for column in SAMPLE_COLUMNS
+            if not column.is_optional and column.name not in ("token_ids", "source")
+        }
+        prompt = Sample.of_prompt(prompt_ids, group_id=self.group_id, rollout_id=self.rollout_id, temperature=self.temperature)  # fmt: skip
+        return prompt.append(self.token_ids[start:], source=self.source[start:], **kept)
 
     def slice(self, start: int, end: int) -> Sample:
         """Tokens ``[start, end)`` with all their columns; turns are cut to this range."""

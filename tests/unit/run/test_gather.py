@@ -11,12 +11,13 @@ from helpers.planted_fault import assert_notices
 from helpers.recorded_run import make_run
 from rich.console import Console
 
+from zerogap.algorithms import HintConfig
 from zerogap.config import SamplingPolicyConfig
 from zerogap.config.data import PromptConfig
 from zerogap.data import PromptEncoder, PromptItem, byte_tokenizer
 from zerogap.errors import DataError
 from zerogap.obs import Progress, Spans, StepMetrics
-from zerogap.rollout import Collector, DirectRewards, Rollouts, SingleTurn, load_rollouts
+from zerogap.rollout import Collector, DirectRewards, Hints, Rollouts, SingleTurn, load_rollouts
 from zerogap.run.gather import CompletionGatherer, Gathered
 from zerogap.run_folder import RunFolder
 from zerogap.types import FinishReason, GenerateOutput, SamplingParams
@@ -45,6 +46,7 @@ def gather(
     *,
     lengths: Sequence[int] = (2, 3, 4, LIMIT),
     num_prompts: int = 2,
+    hints: Hints | None = None,
 ) -> tuple[Gathered, dict[str, float]]:
     """A step's samples and metrics: groups of ``lengths``, a reward by (prompt, length)."""
 
@@ -74,6 +76,7 @@ def gather(
         num_prompts=num_prompts,
         group_size=len(lengths),
         policy=SamplingPolicyConfig.model_validate(policy),
+        hints=hints,
         max_tokens=LIMIT,
         spans=Spans(),
         progress=Progress(Console(file=StringIO()), is_quiet=True),
@@ -132,6 +135,29 @@ def test_without_dynamic_sampling_every_group_is_shaped_and_trains():
     assert [s.reward_parts for s in found.trained.samples[3::4]] == [{"overlong": -0.007}] * 2
     assert found.note == ""
     assert metrics == {"rollout/num_rounds": 1}
+
+
+def hints(max_tokens: int = 100) -> Hints:
+    return Hints(
+        config=HintConfig(kind="success", min_reward=0.0, template="{question}:{hint}"),
+        encode=PromptEncoder(TOKENIZER, PromptConfig(chat=False)).with_hint,
+        max_tokens=max_tokens,
+    )
+
+
+def test_a_success_is_one_of_the_task_whatever_the_policy_adds_to_rewards():
+    found, metrics = gather({"overlong": OVERLONG}, lambda _, n: 0.0 if n == LIMIT else -1.0, hints=hints())  # fmt: skip
+    last = found.trained.samples[3]
+    assert last.reward == -0.007
+    assert [s.teacher_prompt_ids is None for s in found.trained.samples] == [False] * 3 + [True] + [False] * 3 + [True]  # fmt: skip
+    assert metrics["rollout/hinted_fraction"] == 6 / 8
+    assert found.note == ""
+
+
+def test_hints_that_do_not_fit_are_told():
+    found, metrics = gather({}, lambda *_: 1.0, hints=hints(max_tokens=4))
+    assert "the teacher's prompt of 8 samples is too long" in found.note
+    assert metrics["rollout/hinted_fraction"] == 0.0
 
 
 def test_accuracy_is_named_in_the_note():

@@ -197,7 +197,7 @@ TOP_K = {"loss": {"kind": "reinforce"}, "advantage": {"kind": "none"}, "teacher"
     [
         (TOP_K, False, r"a \[teacher\] table was given no teacher"),
         ({}, True, r"no \[teacher\] table was given a teacher"),
-        ({"loss": {"kind": "dpo"}}, False, "needs the frozen initial policy, and no reference"),
+        ({"loss": {"kind": "dpo"}}, False, "needs a reference, and no reference"),
     ],
 )
 def test_models_go_with_what_needs_them(tables, has_teacher, message):
@@ -298,8 +298,8 @@ def test_reference_answers_and_samples_have_the_same_log_probs():
     assert np.isfinite(of_answers.loss)
 
 
-OVER_THE_STEP = {"grpo, corrected", "gspo, corrected", "distillation, forward", "lite_ppo", "scalerl", "otb", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward"}  # fmt: skip
-"""Weights, normalisation, baselines of the old policy or values are decided once over all updates; one step for each update would decide others."""
+OVER_THE_STEP = {"grpo, corrected", "gspo, corrected", "distillation, forward", "lite_ppo", "scalerl", "otb", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward", "sdpo, sampled", "sdpo", "sdft"}  # fmt: skip
+"""A teacher follows the policy once a step; weights, normalisation, baselines of the old policy or values are decided once over all updates; one step for each update would decide others."""
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in OVER_THE_STEP])
