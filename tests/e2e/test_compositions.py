@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.loss_cases import as_reference_answer, hinted
+from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, GRADIENT_NORM
 from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
@@ -101,6 +102,7 @@ TABLES: dict[str, list[Option]] = {
         ],
         ("corrections.mask.kind=k3", "corrections.mask.high=0.05"),
     ],
+    "acceptance": [("acceptance.tolerance=10.0",)],
     "veto": [("corrections.veto=0.6",)],
     "off_policy": [("corrections.off_policy_kl=0.02",)],
     "old_log_probs": [("train.old_log_probs=rollout",)],
@@ -111,8 +113,8 @@ PAIRS = [
     for one, other in itertools.combinations(TABLES, 2)
     for pair in itertools.product(TABLES[one], TABLES[other])
 ]
-QUICK = PAIRS[::17]
-"""17 is prime to the number of options of most tables, so that each option stays."""
+QUICK = PAIRS[9::20]
+"""With this start and stride each option stays; the test below says if not."""
 REASON = re.compile(r"\S+( = .*|: .*|, .*) ?: .+; .+|\S+ \(from .*\): unknown key; .+|\S+: .+; .+")
 
 
@@ -211,6 +213,36 @@ def test_a_share_of_the_pairs_trains_or_is_refused_with_a_reason():
     assert kept == set(itertools.chain.from_iterable(TABLES.values()))
     num_trained, num_refused = check_pairs(QUICK)
     assert num_trained > 4 * num_refused > 0
+
+
+PAIR = (("advantage.kind=none",), ("kl.kind=k3", "kl.coefficient=0.1", "kl.place=reward"))
+NO_REASONS = {
+    "no key that was given": "rollout.lag = 1: samples are old; set lag = 0",
+    "no remedy": 'kl.place = "reward": rewards train nothing',
+    "no reason": "kl.place; set it to loss",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("lacks", NO_REASONS)
+def test_a_refusal_without_a_reason_would_be_noticed(lacks):
+    with pytest.raises(ConfigError) as refusal:
+        load(*PAIR)
+    check_refusal(refusal.value, PAIR)
+    text = f"the configuration has 1 problem:\n  {NO_REASONS[lacks]}".rstrip()
+    with planted_fault(lacks):
+        check_refusal(ConfigError(text), PAIR)
+
+
+def test_a_pair_that_does_not_train_would_be_noticed(monkeypatch):
+    pair = (("loss.kind=cispo",), ("entropy.coefficient=0.01",))
+    check_pairs([pair])
+    with planted_fault("the weights stay"), monkeypatch.context() as patched:
+        patched.setitem(SMALL, "train.learning_rate", "0.0")
+        check_pairs([pair])
+    with planted_fault("an exception"), monkeypatch.context() as patched:
+        patched.setattr(NativeTrainer, "step", lambda *_, **__: 1 / 0)
+        check_pairs([pair])
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from zerogap.audit import RecordedRun, audit_step, rewind
 from zerogap.capsule import agrees_with_run, make_capsule, replay_capsule
-from zerogap.obs import Progress
+from zerogap.obs import Progress, read_jsonl
 
 pytestmark = pytest.mark.e2e
 
@@ -22,6 +22,7 @@ KINDS = {
     "reference": {"loss__kind": "grpo", "kl": '{kind = "k3", coefficient = 0.1}'},
     "moving reference": {"loss__kind": "grpo", "kl": '{kind = "k3", coefficient = 0.1, refresh = {every = 1, weight = 0.3}}'},
     "self-distillation": {"loss__kind": "sdpo", "advantage__kind": "group", "teacher__hint__min_reward": "0.02"},
+    "an undone step": {"loss__kind": "mipu", "acceptance__tolerance": "0", "numerics": "fast", "engine__dtype": "bf16"},
     "critic": {"loss__kind": "ppo"},
     "critic in bf16": {"loss__kind": "ppo", "model__dtype": "bf16"},
     "lag": {"rollout__lag": "1", "corrections__weight__high": "2.0"},
@@ -29,13 +30,21 @@ KINDS = {
     "engine in bf16": {"numerics": "fast", "engine__dtype": "bf16"},
 }  # fmt: skip
 """Name -> recipe keys."""
-OPEN = {"lag": {"staleness"}, "bypass": {"staleness"}, "engine in bf16": {"numbers"}}
+OPEN = {
+    "lag": {"staleness"},
+    "bypass": {"staleness"},
+    "engine in bf16": {"numbers"},
+    "an undone step": {"numbers"},
+}
 """Sources of the gap that the loss sees; of the others nothing."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_comes_back_from_its_rollouts_alone(kind: str, tmp_path: Path):
     run = make_run(tmp_path / "run", steps=3, **KINDS[kind])
+    if kind == "an undone step":
+        undone = [line.get("acceptance/is_undone") for line in read_jsonl(run / "metrics.jsonl")]
+        assert undone == [None, 1.0, None]
     folder = copy_without(run, tmp_path / "copy", "checkpoints")
     quiet = Progress(Console(), is_quiet=True)
     assert rewind(RecordedRun(folder), 3, progress=quiet).is_proven

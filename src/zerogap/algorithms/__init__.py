@@ -6,6 +6,7 @@ through methods of its tensors, so that recipes load without torch. Masked slots
 neither a value nor a gradient. docs/algorithms.md describes each loss, advantage, correction and denominator.
 """
 
+from zerogap.algorithms.acceptance import Acceptance, AcceptanceConfig, inference_gain
 from zerogap.algorithms.advantages import (
     ADVANTAGES,
     AdvantageConfig,
@@ -93,6 +94,8 @@ __all__ = [
     "ADVANTAGES",
     "LOSSES",
     "REPLAYED",
+    "Acceptance",
+    "AcceptanceConfig",
     "AdvantageConfig",
     "AdvantageInputs",
     "Advantages",
@@ -156,6 +159,7 @@ __all__ = [
     "gae_advantages",
     "gap_statistics",
     "group_advantages",
+    "inference_gain",
     "kl_estimate",
     "kl_loss",
     "kl_penalties",

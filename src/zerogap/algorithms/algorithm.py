@@ -5,6 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
+from zerogap.algorithms.acceptance import AcceptanceConfig
 from zerogap.algorithms.advantages import AdvantageConfig, AnyAdvantage, GroupAdvantage, NoAdvantage
 from zerogap.algorithms.advantages.critic import CriticAdvantage
 from zerogap.algorithms.advantages.token_baseline import TokenBaselineAdvantage
@@ -44,6 +45,8 @@ class AlgorithmTables(Protocol):
     def teacher(self) -> TeacherConfig | None: ...  # noqa: D102
     @property
     def corrections(self) -> CorrectionsConfig: ...  # noqa: D102
+    @property
+    def acceptance(self) -> AcceptanceConfig | None: ...  # noqa: D102
 
 
 class Algorithm(Section):
@@ -61,6 +64,8 @@ class Algorithm(Section):
     """Distillation."""
     corrections: CorrectionsConfig = CorrectionsConfig()
     """Importance weights and rejection."""
+    acceptance: AcceptanceConfig | None = None
+    """Undo updates that cost the engine's policy too much; none: every update stays."""
 
     @classmethod
     def of(cls, tables: AlgorithmTables) -> "Algorithm":
@@ -142,6 +147,7 @@ class Algorithm(Section):
         """Whether all log-probs at the start of the step must be known before the first update's forward pass."""
         return self.loss.trains_on_completions and (
             self.corrections.needs_old_log_probs
+            or self.acceptance is not None
             or self.kl.is_in_reward
             or self.needs_teacher_scores
             or self.advantage.needs_old_log_probs
@@ -176,6 +182,8 @@ def algorithm_problems(tables: AlgorithmTables) -> Iterator[str]:
             yield f"entropy.top_quantile = {tables.entropy.top_quantile}: {kind}, and the quantile is of tokens that the policy drew; remove the key"
         if tables.entropy.coefficient and isinstance(loss, DPOLoss):
             yield f"entropy.coefficient = {tables.entropy.coefficient}: dpo divides by its pairs, so a mean entropy of tokens has no denominator; remove the table"
+        if tables.acceptance is not None:
+            yield f"acceptance: {kind}, which no engine sampled, so there is no gap to judge an update by; remove the table"
         if teacher is not None:
             yield f"teacher: {kind}, and the teacher scores the policy's own completions; remove the table"
         return

@@ -107,7 +107,11 @@ def _train_again(
     with progress.phase(f"retraining step {step} of {last}", unit="rows") as phase:
         show = show_training(phase)
         known = exact_version(run.config, step - 1, settings)
-        trainer.step(trainer.plan(samples, exact_version=known, on_progress=show), on_progress=show)
+        plan = trainer.plan(samples, exact_version=known, on_progress=show)
+        if plan.undoes:
+            trainer.undo(plan)
+        else:
+            trainer.step(plan, on_progress=show)
     return_free_memory()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zerogap.config import RunConfig
+from zerogap.errors import CheckpointError
 from zerogap.obs import Progress
 from zerogap.run.progress import show_training
 from zerogap.run.trainers import exact_version
@@ -51,6 +52,9 @@ def compute_answer(
         step: number of the step.
         settings: the GEMM kernels and corrections of the step.
         progress: shows the rows computed.
+
+    Raises:
+        CheckpointError: the step trained nothing, because it undid the one before.
     """
     trainer.use_corrections(settings.corrections)
     trainer.use_gemm(settings.gemm)
@@ -59,6 +63,9 @@ def compute_answer(
         show = show_training(phase)
         known = exact_version(config, step - 1, settings)
         plan = trainer.plan(samples, exact_version=known, on_progress=show)
+        if plan.undoes:
+            msg = f"step {step} undid the step before it and trained on none of its samples, so it has no loss and no gradient; choose another step"
+            raise CheckpointError(msg)
         found = trainer.gradient(plan, on_progress=show)
     return Answer(
         loss=found.loss,

@@ -13,7 +13,7 @@ from zerogap.obs import Progress
 from zerogap.run.machine import apply_threads, describe_environment
 from zerogap.weights import digest_weights, named_weights
 
-_OPTIMIZER, _CRITICS_MASTERS = "optimizer.", "critic.optimizer.master."
+_OPTIMIZER, _CRITICS_MASTERS, _BEFORE = "optimizer.", "critic.optimizer.master.", "before."
 
 
 def make_capsule(
@@ -75,6 +75,8 @@ def _is_needed(name: str) -> bool:
 
     Loss and gradient depend on no optimizer state, but a bf16 critic's weights load only with their fp32 masters.
     """
+    if name.startswith(_BEFORE):
+        return False
     return _OPTIMIZER not in name or name.startswith(_CRITICS_MASTERS)
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from zerogap.algorithms import (
+    AcceptanceConfig,
     Algorithm,
     AnyAdvantage,
     ClipLoss,
@@ -81,6 +82,8 @@ class RunConfig(Section):
     """Distillation."""
     corrections: CorrectionsConfig = CorrectionsConfig()
     """Importance weights and rejection."""
+    acceptance: AcceptanceConfig | None = None
+    """Undoing updates that cost the engine's policy too much."""
     ledger: LedgerConfig = LedgerConfig()
     """How much is audited to attribute the gap."""
     mismatch: MismatchConfig = MismatchConfig()
@@ -145,6 +148,7 @@ class RunConfig(Section):
         yield from self._sampling_policy_problems()
         yield from self._answer_problems()
         yield from self._hint_problems()
+        yield from self._acceptance_problems()
         yield from self._reward_problems()
         yield from algorithm_problems(self)
         if self.train.warmup_steps >= self.run.steps:
@@ -228,6 +232,17 @@ class RunConfig(Section):
             yield f'{kind}: it needs a worse answer beside each reference answer, and data.kind = "reasoning_gym" has none; use a file with both, or data.kind = "builtin"'
         if getattr(self.data, "rejected_field", "") is None:
             yield f"{kind}: it needs a worse answer beside each reference answer, and data.rejected_field is none; name the field that holds them"
+
+    def _acceptance_problems(self) -> Iterator[str]:
+        """Samples that say nothing of the last update."""
+        if self.acceptance is None or not self.loss.trains_on_completions:
+            return
+        if self.rollout.lag:
+            yield f"acceptance: with rollout.lag = {self.rollout.lag} samples come from weights before the last update, so they cannot judge it; set rollout.lag = 0, or remove the table"
+        if self.train.old_log_probs == "rollout":
+            yield "acceptance: it compares the trainer's log-probs with the engine's, and train.old_log_probs = \"rollout\" leaves the trainer's out; remove one of the two"
+        if self.rollout.group_size < 2:
+            yield f"acceptance: it compares completions of one prompt, and rollout.group_size = {self.rollout.group_size}; set 2 or more, or remove the table"
 
     def _hint_problems(self) -> Iterator[str]:
         """Hints that never come."""

@@ -1,5 +1,6 @@
 """Messages that a run prints."""
 
+from zerogap.algorithms import Acceptance
 from zerogap.config import RunConfig
 from zerogap.rollout import Rollouts
 from zerogap.train import OldLogProbAudit, TrainMetrics
@@ -55,6 +56,21 @@ def describe_corrections(config: RunConfig) -> str | None:
     if because and not config.corrections.auto and not config.corrections.needs_old_log_probs:
         return f"warning: corrections.auto = false, with {because}: samples of another policy train uncorrected, and the gradient is biased"
     return None
+
+
+def describe_acceptance(config: RunConfig) -> str | None:
+    """What undoing costs; None if no update is undone."""
+    if config.acceptance is None:
+        return None
+    return "acceptance: updates that cost the engine's policy too much are undone one step later; the weights and moments before each step stay in memory"
+
+
+def describe_undone(step: int, found: Acceptance) -> str:
+    """Why a step undid the one before."""
+    return (
+        f"step {step}: undid step {step - 1}: its weights cost the engine's policy {-found.inference_gain:.2g} standard deviations of the "
+        f"reward, more than the tolerance of {found.tolerance:.2g}; this step's samples do not train"
+    )
 
 
 def warning_of_audit(step: int, audit: OldLogProbAudit) -> str | None:

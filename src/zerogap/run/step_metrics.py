@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from zerogap.algorithms import CorrectionStatistics
+from zerogap.algorithms import Acceptance, CorrectionStatistics
 from zerogap.engine import EngineStats
 from zerogap.obs import StepMetrics
 from zerogap.train import CriticMetrics, PreferenceMetrics, TrainMetrics
@@ -126,6 +126,17 @@ def loss_metrics(trained: TrainMetrics) -> dict[str, float]:
     if trained.preferences is not None:
         found |= _preference_metrics(trained.preferences)
     return found
+
+
+def acceptance_metrics(found: Acceptance | None) -> dict[str, float]:
+    """``acceptance/*``: how the step before was judged; {} if it was not."""
+    if found is None:
+        return {}
+    return {
+        "acceptance/inference_gain": found.inference_gain,
+        "acceptance/tolerance": found.tolerance,
+        "acceptance/is_undone": float(not found.is_accepted),
+    }
 
 
 def correction_metrics(found: CorrectionStatistics) -> dict[str, float]:

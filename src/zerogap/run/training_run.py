@@ -5,6 +5,7 @@ that is killed and started again ends with the same results.
 """
 
 import resource
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -39,10 +40,12 @@ from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
+    describe_acceptance,
     describe_corrections,
     describe_failures,
     describe_missing_signal,
     describe_sharing,
+    describe_undone,
     warning_of_audit,
     warning_of_truncation,
 )
@@ -51,6 +54,7 @@ from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation, show_training
 from zerogap.run.serving import RolloutEngine
 from zerogap.run.step_metrics import (
+    acceptance_metrics,
     add_engine_metrics,
     add_staleness,
     add_times,
@@ -99,7 +103,11 @@ class TrainingRun:
         for path in self.config.user_functions:
             user_function(path)
         sampling = self.config.rollout.sampling.params()
-        for line in (warning_of_truncation(sampling), describe_corrections(self.config)):
+        for line in (
+            warning_of_truncation(sampling),
+            describe_corrections(self.config),
+            describe_acceptance(self.config),
+        ):
             if line is not None:
                 self._console.print(line)
         self.components = Components(self.config, policy, say=self._say)
@@ -148,15 +156,15 @@ class TrainingRun:
             gathered = self._gather(step, metrics)
             try:
                 audit = self._start_audit(step, gathered.trained)
-                trained = self._train(step, gathered.trained, metrics)
-                self._finish_audit(audit, trained, metrics)
+                own_log_probs = self._train(step, gathered.trained, metrics)
+                self._finish_audit(audit, own_log_probs, metrics)
             except NumericsError as error:
                 self.workload.stream.load_state_dict(prompts_before)
                 self._give_up(step, gathered, error)
                 raise
             self._publish(step)
             if self._is_due(self.config.obs.rollouts_every, step):
-                self._save_rollouts(step, gathered, trained)
+                self._save_rollouts(step, gathered, own_log_probs)
             if self._is_due(self.config.evaluate.every, step):
                 self._evaluate(metrics)
             metrics.add_all(self._oversight.observe(step, metrics.reduce()))
@@ -195,17 +203,20 @@ class TrainingRun:
     def _finish_audit(
         self,
         audit: StartedAudit,
-        trained: TrainMetrics | None,
+        own_log_probs: Sequence[np.ndarray] | None,
         metrics: StepMetrics,
     ) -> None:
         """Give the audit its last stage: the log-probs that the trainer computed before its first update."""
         with self.files.spans.span("audit"):
             # If no sample could train, none was audited.
-            entry = audit.finish([] if trained is None else trained.old_log_probs)
+            entry = audit.finish(own_log_probs or [])
         self.files.ledger.write(entry.to_json())
         metrics.add_all(entry.metrics())
 
-    def _train(self, step: int, rollouts: Rollouts, metrics: StepMetrics) -> TrainMetrics | None:
+    def _train(
+        self, step: int, rollouts: Rollouts, metrics: StepMetrics
+    ) -> Sequence[np.ndarray] | None:
+        """Train, or undo the step before. The trainer's log-probs before the weights changed; None if no sample can train."""
         samples, components = rollouts.samples, self.components
         if all(exclusion_reason(sample) is not None for sample in samples):
             self._say(
@@ -220,11 +231,24 @@ class TrainingRun:
             self.engine.begin_weight_update()
             trainer, show = components.trainer, show_training(phase)
             plan = trainer.plan(samples, exact_version=components.exact_version, on_progress=show)
-            trained = trainer.step(plan, on_progress=show)
+            if plan.undoes:
+                trainer.undo(plan)
+                trained, own_log_probs = None, plan.old_log_probs
+            else:
+                trained = trainer.step(plan, on_progress=show)
+                own_log_probs = trained.old_log_probs
             self._trained_step = step
             return_free_memory()
+        metrics.add_all(acceptance_metrics(plan.acceptance))
+        metrics.add_all(trained_gap(samples, own_log_probs))
+        if plan.acceptance is not None and plan.undoes:
+            self._console.print(describe_undone(step, plan.acceptance))
+        if trained is not None:
+            self._tell_trained(step, trained, metrics)
+        return own_log_probs
+
+    def _tell_trained(self, step: int, trained: TrainMetrics, metrics: StepMetrics) -> None:
         add_train_metrics(metrics, trained)
-        metrics.add_all(trained_gap(samples, trained.old_log_probs))
         if step == 1:
             self._say(describe_sharing(trained))
         if missing := describe_missing_signal(step, trained):
@@ -233,7 +257,6 @@ class TrainingRun:
             self._say(f"step {step}: the critic trains alone; the policy's weights stay")
         if warning := warning_of_audit(step, trained.audit):
             self._console.print(warning)
-        return trained
 
     def _publish(self, step: int) -> None:
         """Give the trainer's weights to the engine, and record their fingerprint."""
@@ -244,10 +267,10 @@ class TrainingRun:
             self.files.versions.write(version_line(step, published.fingerprint, settings))
             self.engine.resume_memory_occupation()
 
-    def _save_rollouts(self, step: int, gathered: Gathered, trained: TrainMetrics | None) -> None:
-        columns = (
-            {} if trained is None else {"old_log_probs": np.concatenate(trained.old_log_probs)}
-        )
+    def _save_rollouts(
+        self, step: int, gathered: Gathered, own_log_probs: Sequence[np.ndarray] | None
+    ) -> None:
+        columns = {"old_log_probs": np.concatenate(own_log_probs)} if own_log_probs else {}
         notes = {
             name: {"item_id": item.item_id, "question": item.question, "answer": item.answer}
             for name, item in gathered.drawn.items.items()

@@ -36,13 +36,16 @@ from zerogap.train.plan import StepPlan
 from zerogap.train.planning import plan_step
 from zerogap.train.policy_gradient import PolicyGradient
 from zerogap.train.refreshed_model import RefreshedModel
+from zerogap.train.rollback import Rollback
 from zerogap.train.scoring import score_samples
 from zerogap.train.summary import summarise, summarise_critic
 from zerogap.train.teacher import Teacher
 from zerogap.types import Sample
+from zerogap.weights import trained_weights
 
 _FILE = "trainer.safetensors"
 _OPTIMIZER, _CRITIC, _REFERENCE, _TEACHER = "optimizer.", "critic.", "reference.", "teacher."
+_BEFORE, _WEIGHTS = "before.", "weights."
 _GRPO = Algorithm()
 
 
@@ -111,6 +114,8 @@ class NativeTrainer:
             compute=Compute(gemm=gemm),
         )
         self._meter = StepMeter()
+        self._rollback = Rollback()
+        """The state before the last step, while [acceptance] may undo it."""
 
     def use_gemm(self, gemm: Gemm) -> None:
         """See ``Trainer``."""
@@ -141,12 +146,23 @@ class NativeTrainer:
             step_number=self._num_steps,
             exact_version=exact_version,
             reward_parts=self._reward_parts,
+            can_undo=self._rollback.is_held,
         )
+
+    def undo(self, plan: StepPlan) -> None:
+        """See ``Trainer``."""
+        assert plan.undoes, "a plan that trains is for step()"
+        self._check_number(plan)
+        self.is_inconsistent = True
+        self._load_trained(self._rollback.take())
+        self._num_steps += 1
+        self.is_inconsistent, self._meter = False, StepMeter()
 
     def step(
         self, plan: StepPlan, *, on_progress: Callable[[TrainProgress], None] | None = None
     ) -> TrainMetrics:
         """See ``Trainer``."""
+        assert not plan.undoes, "a plan that undoes a step is for undo()"
         updates = self._begin(plan, on_progress)
         columns, meter, learning_rate = StepColumns(plan), self._meter, self._learning_rate()
         gradient = PolicyGradient(self._passes, self._algorithm, plan, columns, meter)
@@ -156,6 +172,8 @@ class NativeTrainer:
             losses.append(gradient.accumulate(number, batches))
             if number == 0:
                 audit = self._settle(plan, columns)
+                if self._algorithm.acceptance is not None:
+                    self._rollback.keep(self._trained_state())
             if plan.trains_policy:
                 with meter.spans.span("optimizer"):
                     grad_norms.append(self._optimizer.update(learning_rate))
@@ -224,10 +242,17 @@ class NativeTrainer:
 
         Moments are views: write or copy them before the next step.
         """
-        critic = {} if self.critic is None else self.critic.state_dict()
         return {
             "num_steps": torch.tensor(self._num_steps),
             "torch_rng_state": torch.get_rng_state(),
+            **self._state_beside_weights(),
+            **with_prefix(_BEFORE, self._rollback.state_dict()),
+        }
+
+    def _state_beside_weights(self) -> dict[str, Tensor]:
+        """What training changes, except the policy's weights."""
+        critic = {} if self.critic is None else self.critic.state_dict()
+        return {
             **with_prefix(_OPTIMIZER, self._optimizer.state_dict()),
             **with_prefix(_CRITIC, critic),
             **{
@@ -236,6 +261,18 @@ class NativeTrainer:
                 for name, tensor in with_prefix(prefix, other.state_dict()).items()
             },
         }
+
+    def _trained_state(self) -> dict[str, Tensor]:
+        """What training changes."""
+        weights = with_prefix(_WEIGHTS, trained_weights(self.model))
+        return weights | self._state_beside_weights()
+
+    @torch.no_grad()
+    def _load_trained(self, state: Mapping[str, Tensor]) -> None:
+        """Restore a ``_trained_state``: the weights first, which masters must round to."""
+        for name, weight in with_prefix(_WEIGHTS, trained_weights(self.model)).items():
+            weight.copy_(state[name])
+        self._load_beside_weights(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a ``state_dict``; the model's weights are loaded separately.
@@ -246,6 +283,12 @@ class NativeTrainer:
         if missing := {"num_steps", "torch_rng_state"} - state.keys():
             msg = f"the trainer state lacks {sorted(missing)}: it is incomplete or not a trainer's; resume from another checkpoint"
             raise CheckpointError(msg)
+        self._load_beside_weights(state)
+        self._rollback.load_state_dict(without_prefix(_BEFORE, state))
+        self._num_steps = int(state["num_steps"])
+        torch.set_rng_state(state["torch_rng_state"])
+
+    def _load_beside_weights(self, state: Mapping[str, Tensor]) -> None:
         critic = without_prefix(_CRITIC, state)
         if self.critic is not None:
             self.critic.load_state_dict(critic)
@@ -260,8 +303,6 @@ class NativeTrainer:
                 msg = f"the trainer state has a {prefix.rstrip('.')} ({len(moved)} tensors), but this recipe has none: another recipe wrote it; resume with the recipe of that run"
                 raise CheckpointError(msg)
         self._optimizer.load_state_dict(without_prefix(_OPTIMIZER, state))
-        self._num_steps = int(state["num_steps"])
-        torch.set_rng_state(state["torch_rng_state"])
 
     def _learning_rate(self) -> float:
         """The schedule counts steps that train the policy: a critic that warms up alone does not use it up."""
@@ -280,9 +321,7 @@ class NativeTrainer:
         self, plan: StepPlan, on_progress: Callable[[TrainProgress], None] | None
     ) -> list[UpdateBatches]:
         """Refuse a plan of another step; the micro-batches of each update."""
-        if plan.step_number != self._num_steps:
-            msg = f"a plan of step {plan.step_number + 1} was given to a trainer that has done {self._num_steps} steps: it was computed with other weights; plan the step again"
-            raise DataError(msg)
+        self._check_number(plan)
         meter = self._meter
         meter.on_progress = on_progress
         updates = self._passes.pack_updates(plan, meter)
@@ -293,6 +332,11 @@ class NativeTrainer:
         if self.critic is not None:
             meter.expect("critic", batches)
         return updates
+
+    def _check_number(self, plan: StepPlan) -> None:
+        if plan.step_number != self._num_steps:
+            msg = f"a plan of step {plan.step_number + 1} was given to a trainer that has done {self._num_steps} steps: it was computed with other weights; plan the step again"
+            raise DataError(msg)
 
     def _settle(self, plan: StepPlan, columns: StepColumns) -> OldLogProbAudit:
         """Audit log-probs taken from the engine against the first update's forward passes, before it is applied."""

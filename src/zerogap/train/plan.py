@@ -12,7 +12,7 @@ from dataclasses import dataclass, is_dataclass
 
 import numpy as np
 
-from zerogap.algorithms import Corrections
+from zerogap.algorithms import Acceptance, Corrections
 from zerogap.train.advantages import StepAdvantages
 from zerogap.train.old_log_probs import OldLogProbs
 from zerogap.train.tokens import StepTokens
@@ -48,6 +48,8 @@ class StepPlan:
     """int64 [P, 2]: (preferred, other), if answers are compared."""
     trains_policy: bool
     """False while a critic trains alone."""
+    acceptance: Acceptance | None = None
+    """The judgement of the step before, from samples of its weights; if it is not accepted, this step undoes it."""
     num_epochs: int = 1
     """Passes over the samples."""
     policy_keep_S: np.ndarray | None = None
@@ -63,6 +65,16 @@ class StepPlan:
     def samples(self) -> Sequence[Sample]:
         """The samples as given."""
         return self.tokens.samples
+
+    @property
+    def undoes(self) -> bool:
+        """Whether the step undoes the one before instead of training."""
+        return self.acceptance is not None and not self.acceptance.is_accepted
+
+    @property
+    def old_log_probs(self) -> list[np.ndarray]:
+        """float32 [T] for each sample: what the trainer computed before the step; NaN where it did not."""
+        return self.tokens.index.split(self.old.own_S)
 
     @property
     def num_updates(self) -> int:

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from zerogap.algorithms import (
+    Acceptance,
     Algorithm,
     Corrections,
     CorrectionsConfig,
     correct_mismatch,
+    inference_gain,
     loss_denominators,
 )
 from zerogap.config.reward import RewardPart
@@ -41,6 +43,7 @@ def plan_step(
     step_number: int,
     exact_version: int | None,
     reward_parts: Mapping[str, RewardPart] = _NO_PARTS,
+    can_undo: bool = False,
 ) -> StepPlan:
     """The plan of a step: a function of its arguments and of what ``score`` returns.
 
@@ -53,6 +56,7 @@ def plan_step(
         step_number: steps done before.
         exact_version: see ``Trainer.plan``.
         reward_parts: of a weighted sum, by name.
+        can_undo: whether there is a step to undo.
 
     Raises:
         DataError: no sample trains, or one cannot be scored.
@@ -113,6 +117,7 @@ def plan_step(
         off_policy_kl=algorithm.corrections.off_policy_kl,
         pairs_P2=pairs_P2,
         trains_policy=not is_critic_alone,
+        acceptance=_judge(tokens, old, algorithm, step_number) if can_undo else None,
         num_epochs=config.epochs,
         teacher_keep_S=teacher_keep_S if algorithm.has_hints else None,
         policy_keep_S=_high_entropy(tokens, score, algorithm.entropy.top_quantile),
@@ -142,6 +147,24 @@ def _high_entropy(tokens: StepTokens, score: Score, top_quantile: float) -> np.n
     entropy_S = score("entropy", tokens.who.is_kept_B)
     threshold = np.quantile(entropy_S[tokens.trains_S], 1 - top_quantile)
     return tokens.trains_S & (entropy_S >= threshold)
+
+
+def _judge(
+    tokens: StepTokens, old: OldLogProbs, algorithm: Algorithm, step_number: int
+) -> Acceptance | None:
+    """The judgement of the step before, if it is judged."""
+    if algorithm.acceptance is None:
+        return None
+    gain = inference_gain(
+        old.old_S,
+        tokens.rollout_log_probs_S,
+        tokens.trains_S,
+        tokens.sample_S,
+        tokens.rewards_B,
+        tokens.group_ids,
+        tokens.who.is_kept_B,
+    )
+    return Acceptance(gain, algorithm.acceptance.at(step_number))
 
 
 def _correct(

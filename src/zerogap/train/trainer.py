@@ -68,11 +68,19 @@ class Trainer(Protocol):
         """Train once. When it raises before its first update the weights are as they were; the message says so.
 
         Args:
-            plan: made with the weights as they are now.
+            plan: made with the weights as they are now; one that ``undoes`` is for ``undo``.
             on_progress: called after each micro-batch; counts on from those of ``plan``.
 
         Raises:
             NumericsError: a log-prob or the gradient is not finite; names the sample or the parameter. See ``is_inconsistent``.
+        """
+        ...
+
+    def undo(self, plan: StepPlan) -> None:
+        """Do a step that undoes the one before: weights, moments and all else that training changed are as they were then.
+
+        Args:
+            plan: one that ``undoes``, made with the weights as they are now.
         """
         ...
 

@@ -105,6 +105,31 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             {"loss": {"kind": "drpo"}, "corrections": {"weight": {}}},
             "corrections.weight: loss.kind = 'drpo' .*would count the gap twice; remove the table",
         ),
+        (
+            {"acceptance": {}, "rollout": {"lag": 1}},
+            "acceptance: with rollout.lag = 1 samples come from weights before the last update.*set rollout.lag = 0",
+        ),
+        (
+            {"acceptance": {}, "train": {"old_log_probs": "rollout"}},
+            "acceptance: it compares the trainer's log-probs .*remove one of the two",
+        ),
+        ({"acceptance": {}, "loss": {"kind": "sft"}}, "acceptance: .*no gap to judge an update by"),
+        (
+            {
+                "teacher": {"hint": {"kind": "success"}},
+                "rollout": {"group_size": 1},
+                "advantage": {"kind": "return"},
+            },
+            'teacher.hint.kind = "success": .*rollout.group_size = 1; set 2 or more',
+        ),
+        (
+            {
+                "teacher": {"hint": {"kind": "answer"}},
+                "data": {"kind": "jsonl", "path": "a"},
+                "reward": MINE,
+            },
+            'teacher.hint.kind = "answer": data.answer_field is none; name the field',
+        ),
         ({"loss": {"kind": "dppo", "ratio": "geometric"}}, "ratio"),
         ({"loss": {"kind": "dpo"}, "rollout": {"lag": 1}}, "rollout.lag = 1"),
         ({"loss": {"kind": "sft"}, "mismatch": {"budget": 0.1}}, "mismatch.budget = 0.1: .*no gap"),
