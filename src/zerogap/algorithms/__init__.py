@@ -87,7 +87,7 @@ from zerogap.algorithms.reward_parts import (
 from zerogap.algorithms.shaping import overlong_penalties
 from zerogap.algorithms.teacher import HintConfig, TeacherConfig
 from zerogap.algorithms.terms import Level, LossTerms, Surrogate, policy_ratio
-from zerogap.algorithms.user_function import call_user_function, user_function
+from zerogap.algorithms.user_function import call_user_function, check_user_functions
 from zerogap.algorithms.values import value_surrogate
 
 __all__ = [
@@ -151,6 +151,7 @@ __all__ = [
     "algorithm_problems",
     "attribute",
     "call_user_function",
+    "check_user_functions",
     "choose_samples",
     "combined_rewards",
     "correct_mismatch",
@@ -177,6 +178,5 @@ __all__ = [
     "sample_sums",
     "token_rewards",
     "top_k_kl",
-    "user_function",
     "value_surrogate",
 ]

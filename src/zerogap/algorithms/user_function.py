@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerogap.errors import ConfigError
@@ -27,6 +27,25 @@ def user_function(path: str) -> Callable[..., Any]:
         msg = f"{path!r} is a {type(found).__name__}, not a function; give module:function"
         raise ConfigError(msg)
     return found
+
+
+def check_user_functions(paths: Mapping[str, str]) -> None:
+    """Import functions that will be called later.
+
+    Args:
+        paths: recipe key -> ``module:function``.
+
+    Raises:
+        ConfigError: names the keys of those that cannot be imported.
+    """
+    problems = []
+    for key, path in paths.items():
+        try:
+            user_function(path)
+        except ConfigError as error:
+            problems.append(f"{key} = {error}")
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def call_user_function(path: str, *arguments: object, **params: object) -> Any:  # noqa: ANN401 - whatever the user returns

@@ -21,6 +21,10 @@ def train(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
     resolved = load_config(arguments.recipes, overrides)
     if arguments.dry_run:
+        from zerogap.algorithms import check_user_functions
+
+        config = resolved.config
+        check_user_functions({**config.user_functions, **config.reward_functions})
         print("\n".join(_dry_run(resolved)))
         return 0
     from zerogap import run

@@ -101,10 +101,20 @@ class RunConfig(Section):
         return Algorithm.of(self).model_copy(update={"corrections": self.applied_corrections})
 
     @property
-    def user_functions(self) -> tuple[str, ...]:
-        """The user's own functions that run in this process, as ``module:function``."""
-        paths = [getattr(self.loss, "function", None), getattr(self.advantage, "function", None)]
-        return tuple(path for path in (*paths, self.obs.on_step) if path is not None)
+    def user_functions(self) -> dict[str, str]:
+        """Recipe key -> ``module:function``, of the user's own functions that run in the run's process."""
+        found = {
+            "loss.function": getattr(self.loss, "function", None),
+            "advantage.function": getattr(self.advantage, "function", None),
+            "obs.on_step": self.obs.on_step,
+        }
+        return {key: path for key, path in found.items() if path is not None}
+
+    @property
+    def reward_functions(self) -> dict[str, str]:
+        """The same of those that run in processes of their own."""
+        rewards = single_rewards(self.reward).items()
+        return {f"{key}.function": r.function for key, r in rewards if r.kind == "import"}
 
     @property
     def open_sources(self) -> tuple[str, ...]:

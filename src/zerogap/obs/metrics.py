@@ -15,6 +15,7 @@ from zerogap.errors import NumericsError
 from zerogap.types import Outcome
 
 _REWARD_PART = re.compile(r"reward/.+/mean")
+_EVALUATED_PART = re.compile(r"eval/(sampled/)?reward/.+/mean")
 """The mean of one named part of the reward; recipes and reward functions choose the names."""
 Reducer = Literal["mean", "max", "min", "sum", "last"]
 GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
@@ -42,7 +43,7 @@ def metric(name: str) -> Metric:
     Raises:
         KeyError: the name is not declared.
     """
-    if is_reward_part(name):
+    if is_reward_part(name) or _EVALUATED_PART.fullmatch(name):
         return Metric(name, "mean", "mean of one named part of the reward over valid samples")
     if name not in METRICS:
         msg = f"metric {name!r} is not declared; add it to zerogap.obs.metrics"
@@ -280,4 +281,4 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
 )  # fmt: skip
 
 METRICS: dict[str, Metric] = {declared.name: declared for declared in _declare()}
-"""Declared name -> metric; ``metric`` also knows ``reward/<name>/mean``."""
+"""Declared name -> metric; ``metric`` also knows ``reward/<name>/mean`` and the same under ``eval/`` and ``eval/sampled/``."""

@@ -100,14 +100,14 @@ class Evaluation:
         if self.config.greedy:
             greedy = make_collector(self.sampling.greedy().params(), 1)
             answered = self._answer(greedy, "eval-greedy", on_progress)
-            _add_mean(metrics, "eval/reward/mean", answered)
+            _add_means(metrics, "eval/reward", answered)
             _add_counts(metrics, answered)
         if self.config.samples:
             sampled = make_collector(self.sampling.params(), self.config.samples)
             drawn = self._answer(sampled, "eval-sampled", on_progress)
-            _add_mean(metrics, "eval/sampled/reward/mean", drawn)
+            _add_means(metrics, "eval/sampled/reward", drawn)
             if not self.config.greedy:
-                _add_mean(metrics, "eval/reward/mean", drawn)
+                _add_means(metrics, "eval/reward", drawn)
             for group in drawn.groups:
                 rewards = [s.reward for s in group.samples if s.reward is not None]
                 if rewards:
@@ -126,10 +126,14 @@ class Evaluation:
         )
 
 
-def _add_mean(metrics: StepMetrics, name: str, rollouts: Rollouts) -> None:
+def _add_means(metrics: StepMetrics, name: str, rollouts: Rollouts) -> None:
+    """The rewards' mean, and that of each of their parts."""
     rewards = [s.reward for s in rollouts.samples if s.reward is not None]
     if rewards:
-        metrics.add(name, statistics.fmean(rewards), weight=len(rewards))
+        metrics.add(f"{name}/mean", statistics.fmean(rewards), weight=len(rewards))
+    for sample in rollouts.samples:
+        for part, value in sample.reward_parts.items():
+            metrics.add(f"{name}/{part}/mean", value)
 
 
 def _add_counts(metrics: StepMetrics, rollouts: Rollouts) -> None:

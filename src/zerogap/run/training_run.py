@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from zerogap.algorithms import call_user_function, user_function
+from zerogap.algorithms import call_user_function, check_user_functions
 from zerogap.config import RunConfig
 from zerogap.errors import NumericsError
 from zerogap.ledger import StartedAudit, trained_gap
@@ -100,8 +100,7 @@ class TrainingRun:
         torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
-        for path in self.config.user_functions:
-            user_function(path)
+        check_user_functions(self.config.user_functions)
         sampling = self.config.rollout.sampling.params()
         for line in (
             warning_of_truncation(sampling),

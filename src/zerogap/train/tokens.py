@@ -54,7 +54,13 @@ class TokenIndex:
         """The name of a slot's token in errors."""
         at = int(np.searchsorted(self._end_B, slot, side="right"))
         position = slot - (self._end_B[at] - len(self._samples[at]))
-        return f"rollout {self._samples[at].rollout_id}, position {position}"
+        return f"{self._name_of_sample(at)}, position {position}"
+
+    def _name_of_sample(self, at: int) -> str:
+        name = self._samples[at].rollout_id
+        same = [i for i, sample in enumerate(self._samples) if sample.rollout_id == name]
+        which = "" if len(same) == 1 else f" (sample {same.index(at) + 1} of {len(same)})"
+        return f"rollout {name}{which}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,6 +71,28 @@ def test_a_script_can_tell_that_an_alarm_stopped_a_run(fake_run, recipe):
     assert main(["train", recipe]) == 3
 
 
+OWN = {
+    "loss.function": ("--loss.kind", "import"),
+    "advantage.function": ("--advantage.kind", "import"),
+    "obs.on_step": (),
+    "reward.function": ("--reward.kind", "import"),
+}
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_dry_run_imports_the_users_own_functions(recipe, key, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text("def function(*_, **__): ...")
+    command = ["train", recipe, *OWN[key], "--dry-run", f"--{key}"]
+    assert main([*command, "mine:function"]) == 0
+    capsys.readouterr()
+    assert main([*command, "mine:funktion"]) == 2
+    found = capsys.readouterr()
+    assert f"{key} = 'mine:funktion': cannot be imported" in found.err
+    assert "Traceback" not in found.err
+
+
 def test_dry_run_prints_a_recipe_and_who_set_what(recipe, capsys):
     assert main(["train", recipe, "--dry-run", "--train.learning_rate", "1e-5"]) == 0
     text = capsys.readouterr().out

@@ -17,6 +17,7 @@ from zerogap.config.train import TrainConfig
 from zerogap.errors import DataError
 from zerogap.train import plan_step
 from zerogap.train.participants import take_part
+from zerogap.train.tokens import TokenIndex
 from zerogap.types import Exclusion, Outcome
 
 
@@ -309,3 +310,14 @@ def test_updates_share_out_whole_groups_evenly(num_updates):
 def test_what_cannot_be_trained_is_refused(samples, message):
     with pytest.raises(DataError, match=message):
         take(samples)
+
+
+def test_the_samples_of_one_rollout_have_names_of_their_own():
+    first, second, other = make_groups(1, 3)
+    index = TokenIndex([first, other, replace(second, rollout_id=first.rollout_id)])
+    places = [1, len(first) + 2, len(first) + len(other) + 3]
+    assert [index.name(place) for place in places] == [
+        f"rollout {first.rollout_id} (sample 1 of 2), position 1",
+        f"rollout {other.rollout_id}, position 2",
+        f"rollout {first.rollout_id} (sample 2 of 2), position 3",
+    ]

@@ -64,10 +64,15 @@ class AdvantageInputs:
         return np.bincount(self.first_B, sums_B, minlength=len(sums_B))[self.first_B]
 
     def token_rewards(self, rewards_B: np.ndarray) -> np.ndarray:
-        """float64 [S]: a reward for each sample on its last trainable token, less the penalties of every token."""
+        """float64 [S]: a reward for each rollout on its last trainable token, less the penalties of every token."""
         return token_rewards(
-            rewards_B, self.loss_mask_S, self.sample_S, penalties_S=self.penalties_S
+            rewards_B, self.loss_mask_S, self.rollout_S, penalties_S=self.penalties_S
         )
+
+    @property
+    def rollout_S(self) -> np.ndarray:
+        """int64 [S]: the sample that stands for each token's rollout."""
+        return self.of_rollout(np.arange(len(self.rewards_B)))[self.sample_S]
 
     def spread(self, values_B: np.ndarray) -> np.ndarray:
         """[S]: the value of each sample's rollout at all of its tokens."""

@@ -44,7 +44,7 @@ class CriticAdvantage(AdvantageConfig):
                 rewards_S,
                 inputs.values_S,
                 mask_S,
-                inputs.sample_S,
+                inputs.rollout_S,
                 discount=self.discount,
                 gae_lambda=gae_lambda,
                 name_token=name,

@@ -11,7 +11,7 @@ from zerogap.algorithms.returns import normalized_over_tokens, returns_to_go
 
 
 class ReturnAdvantage(AdvantageConfig):
-    """The sum of a token's reward and all later ones of its sample (REINFORCE++, https://arxiv.org/abs/2501.03262).
+    """The sum of a token's reward and all later ones of its rollout (REINFORCE++, https://arxiv.org/abs/2501.03262).
 
     With one reward at the end and no penalty it is the reward. The KL's penalties are part of it, token by token, and of the
     standard deviation, as published.
@@ -41,7 +41,7 @@ class ReturnAdvantage(AdvantageConfig):
         column_S = returns_to_go(
             inputs.token_rewards(rewards_B),
             mask_S,
-            inputs.sample_S,
+            inputs.rollout_S,
             discount=self.discount,
             name_token=name,
         )

@@ -32,14 +32,14 @@ class TokenBaselineAdvantage(AdvantageConfig):
         mask_S, name = inputs.loss_mask_S, inputs.name_token
         groups = group_advantages(inputs.rewards_B, inputs.group_ids, inputs.stands_for_rollout_B)
         returns_S = returns_to_go(
-            inputs.token_rewards(inputs.rewards_B), mask_S, inputs.sample_S, name_token=name
+            inputs.token_rewards(inputs.rewards_B), mask_S, inputs.rollout_S, name_token=name
         )
         baselines_S = optimal_token_baselines(
             returns_S,
             inputs.old_log_probs_S,
             inputs.square_sums_S,
             mask_S,
-            inputs.sample_S,
+            inputs.rollout_S,
             inputs.group_ids,
             name_token=name,
         )
