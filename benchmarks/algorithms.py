@@ -75,6 +75,9 @@ PRESETS = (
     Case("rloo", "rloo"),
     Case("maxrl", "maxrl"),
     Case("otb", "otb"),
+    # Rewards train beside the teacher, as in their recipes: a random model learns nothing from a hint alone.
+    Case("sdpo", "sdpo", ("--advantage.kind=group", "--teacher.weight=0.1")),
+    Case("sdft", "sdft", ("--advantage.kind=group", "--teacher.weight=0.1")),
     # Advantages that do not compare within groups: more prompts tell more than more answers to one.
     Case("reinforce_pp", "reinforce_pp", group_divisor=8),
     Case("ppo", "ppo", group_divisor=4),

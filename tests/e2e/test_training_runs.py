@@ -72,7 +72,7 @@ def signalled(name: str, moment: str, count: int, folder: Path) -> CompletedProc
 @pytest.mark.parametrize(
     ("moment", "count", "steps_done"),
     [
-        ("metrics.jsonl", 2, 1),
+        pytest.param("metrics.jsonl", 2, 1, marks=pytest.mark.slow),
         ("checkpoint", 1, 2),
         ("step/generate", 4, 3),
         ("metrics.jsonl", 5, 4),

@@ -12,6 +12,7 @@ import json
 import sys
 import traceback
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -26,7 +27,7 @@ from zerogap.algorithms import Algorithm
 from zerogap.config import TrainConfig
 from zerogap.kernels import Compute, Head, crossing, log_probs, log_probs_with_squares
 from zerogap.models import CausalLM
-from zerogap.train import NativeTrainer, host_loss
+from zerogap.train import NativeTrainer, Teacher, host_loss
 from zerogap.train.forward import hidden_rows
 from zerogap.train.optimizer import Optimizer
 from zerogap.train.packing import pack
@@ -85,7 +86,7 @@ def _replace(function, stand_in) -> None:
 
 def model(**config) -> CausalLM:
     with torch.device(DEVICE):
-        return CausalLM(tiny_config("qwen3", **config))
+        return CausalLM(tiny_config("qwen3", num_layers=1, **config))
 
 
 def samples():
@@ -122,6 +123,14 @@ def trainer_step(algorithm=None, **train) -> None:
     trainer.step(trainer.plan(samples()))
 
 
+def self_distillation() -> None:
+    """The teacher is an average of the policy, which reads another prompt."""
+    algorithm = Algorithm.preset("sdpo", teacher={"top_k": 3}, acceptance={"tolerance": 0.1})
+    teacher = Teacher(model(), vocab_limit=model().head.vocab_limit)
+    trainer = NativeTrainer(model(), TrainConfig(), algorithm, total_steps=2, teacher=teacher)
+    trainer.step(trainer.plan([replace(s, teacher_prompt_ids=(7, 8, 9, 10)) for s in samples()]))
+
+
 def cpu_targets() -> None:
     """Planted: the trainer asks the head about targets that stayed on the host."""
     with mock.patch("zerogap.train.forward.to_device", lambda array, _: torch.from_numpy(array)):
@@ -155,6 +164,7 @@ CASES = {
     "trainer with an entropy bonus": lambda: trainer_step(
         Algorithm.preset("gspo", entropy={"coefficient": 0.01})
     ),
+    "trainer with self-distillation": self_distillation,
     "planted: targets on the CPU": cpu_targets,
     "planted: a layout on the CPU": cpu_layout,
     "planted: a CPU scalar": cpu_scalar,

@@ -74,7 +74,7 @@ def on_threads():
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(25))
 @given(step=steps(), heads=HEADS, threads=st.integers(1, 5), seed=st.integers(0, 9))
 def test_a_row_has_the_bits_it_has_alone(path, step, heads, threads, seed):
     tables, sequence, position = step
