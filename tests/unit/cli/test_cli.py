@@ -87,9 +87,9 @@ def test_dry_run_imports_the_users_own_functions(recipe, key, tmp_path, monkeypa
     command = ["train", recipe, *OWN[key], "--dry-run", f"--{key}"]
     assert main([*command, "mine:function"]) == 0
     capsys.readouterr()
-    assert main([*command, "mine:funktion"]) == 2
+    assert main([*command, "mine:missing"]) == 2
     found = capsys.readouterr()
-    assert f"{key} = 'mine:funktion': cannot be imported" in found.err
+    assert f"{key} = 'mine:missing': cannot be imported" in found.err
     assert "Traceback" not in found.err
 
 
