@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.loss_cases import as_reference_answer, hinted
+from helpers.loss_cases import as_reference_answer, hinted, with_values
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT, GRADIENT_NORM
@@ -25,6 +25,8 @@ from zerogap.errors import ConfigError
 from zerogap.obs import read_jsonl
 from zerogap.run import train
 from zerogap.train import NativeTrainer, Teacher, TrainMetrics
+from zerogap.train import critic as critic_module
+from zerogap.train import objective as objective_module
 from zerogap.types import Sample
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +117,8 @@ PAIRS = [
 ]
 QUICK = PAIRS[9::20]
 """With this start and stride each option stays; the test below says if not."""
-REASON = re.compile(r"\S+( = .*|: .*|, .*) ?: .+; .+|\S+ \(from .*\): unknown key; .+|\S+: .+; .+")
+REFUSAL = re.compile(r"[a-z_.]+( = .+?|, .+?| \(from .+?\))?: .+; (remove|set|choose) .+")
+"""Keys, why they cannot work, what to do."""
 
 
 @pytest.fixture(autouse=True)
@@ -137,13 +140,15 @@ def policy(seed: int = 0):
 
 def trainer_of(config: RunConfig) -> NativeTrainer:
     algorithm = config.algorithm
-    return NativeTrainer(
-        policy(),
-        config.train,
-        algorithm,
-        total_steps=config.run.steps,
-        reference=policy(1) if algorithm.needs_reference else None,
-        teacher=Teacher(policy(2), vocab_limit=VOCAB) if algorithm.loads_teacher else None,
+    return with_values(
+        NativeTrainer(
+            policy(),
+            config.train,
+            algorithm,
+            total_steps=config.run.steps,
+            reference=policy(1) if algorithm.needs_reference else None,
+            teacher=Teacher(policy(2), vocab_limit=VOCAB) if algorithm.loads_teacher else None,
+        )
     )
 
 
@@ -176,18 +181,40 @@ def check_trains(config: RunConfig) -> None:
     assert any((p != before[name]).any() for name, p in trainer.model.named_parameters())
 
 
-def check_refusal(error: ConfigError, options: Sequence[Option]) -> None:
-    """Each line names one of the keys that were given, says why it cannot work, and what to do."""
+def check_refusal(error: ConfigError, options: Sequence[Option]) -> list[Option]:
+    """Each line names two of the options or one that is impossible alone, says why, and what to do; those of the first line."""
     title, *lines = str(error).splitlines()
-    assert title.startswith("the configuration has ")
+    assert title == f"the configuration has {len(lines)} problem{'s' * (len(lines) > 1)}:"
     assert lines
-    keys = [line.partition("=")[0] for option in options for line in option]
-    tables = {key.rpartition(".")[0] for key in keys}
-    for line in lines:
-        subject = REASON.fullmatch(line.strip())
-        assert subject, line
-        named = re.findall(r"[a-z_]+(?:\.[a-z_]+)*", line)
-        assert not tables.isdisjoint(named) or not set(keys).isdisjoint(named), line
+    for line in map(str.strip, lines):
+        assert REFUSAL.fullmatch(line), line
+        found = named(line, options)
+        assert len(found) > 1 or any(line in refusal_of(option) for option in found), line
+    return named(lines[0].strip(), options)
+
+
+def named(line: str, options: Sequence[Option]) -> list[Option]:
+    """Options of which the line names a key or the table; a table of one word only where the line begins."""
+    words = set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", line)) | set(re.findall(r"^([a-z_]+):", line))
+    return [
+        option
+        for option in options
+        if any(
+            f"{given.partition('=')[0]}.".startswith(f"{word}.")
+            for given in option
+            for word in words
+        )
+    ]
+
+
+@cache
+def refusal_of(option: Option) -> str:
+    """Why an option is impossible without another one; "" where it is not."""
+    try:
+        load(option)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def check_pairs(pairs: Sequence[tuple[Option, Option]]) -> tuple[int, int]:
@@ -218,8 +245,11 @@ def test_a_share_of_the_pairs_trains_or_is_refused_with_a_reason():
 PAIR = (("advantage.kind=none",), ("kl.kind=k3", "kl.coefficient=0.1", "kl.place=reward"))
 NO_REASONS = {
     "no key that was given": "rollout.lag = 1: samples are old; set lag = 0",
-    "no remedy": 'kl.place = "reward": rewards train nothing',
-    "no reason": "kl.place; set it to loss",
+    "one of two keys": 'kl.place = "reward": rewards train nothing; set kl.place = "loss"',
+    "a word that is a table's name too": 'kl.place = "reward": no advantage trains; set kl.place = "loss"',
+    "no remedy": 'kl.place = "reward": advantage.kind = "none" trains nothing',
+    "a remedy that is none": 'kl.place = "reward": advantage.kind = "none" trains nothing; sorry',
+    "no reason": "kl.place, advantage.kind; set kl.place = loss",
     "nothing": "",
 }
 
@@ -276,14 +306,13 @@ COMPOSITIONS = st.fixed_dictionaries(
 
 
 def composed(options: Sequence[Option]) -> RunConfig:
-    """The recipe of the options, without those that make it impossible, last ones first."""
+    """The recipe of the options, without those that a refusal names: the last of its first line, until nothing is refused."""
     options = list(options)
     while True:
         try:
             return load(*options)
         except ConfigError as error:
-            check_refusal(error, options)
-            options.pop()
+            options.remove(check_refusal(error, options)[-1])
 
 
 def gradients(config: RunConfig, noise: float, **settings: object) -> tuple[dict, TrainMetrics]:
@@ -305,20 +334,77 @@ def _gradients(trainer: NativeTrainer) -> Iterator[tuple[str, object]]:
 
 def promised(options: Sequence[Option]) -> None:
     config = composed(options)
+    check_layouts(config)
+    if config.algorithm.has_policy_ratio:
+        check_ratios(config)
+
+
+def check_layouts(config: RunConfig) -> None:
+    """One gradient, and the log-probs' bits."""
     gradient, metrics = gradients(config, 0.2)
     for layout in ({"micro_batch_tokens": 1, "share_prompts": False}, {"micro_batch_tokens": 40}):
         other, other_metrics = gradients(config, 0.2, **layout)
         EXACT.check(list(other_metrics.old_log_probs), list(metrics.old_log_probs))
         GRADIENT_NORM.check(other, gradient)
-    if not config.algorithm.has_policy_ratio:
-        return
-    # The weights stay, so the ratio to the trainer's log-probs is 1 for any samples, and to the engine's if it agrees.
-    for noise in (0.2, 0.0):
-        old = config.train.old_log_probs if noise == 0 else "trainer"
-        _, found = gradients(config, noise, old_log_probs=old)
-        assert (found.policy.ratio_min, found.policy.ratio_max) == (1.0, 1.0)
-        if noise == 0 or config.loss.kind not in ("dppo", "drpo"):
-            assert found.policy.clip_fraction == 0.0
+
+
+def check_ratios(config: RunConfig) -> None:
+    """The weights stay, so the ratio to the trainer's log-probs is 1 for any samples, and to the engine's if it agrees."""
+    _, metrics = gradients(config, 0.2, old_log_probs="trainer")
+    assert (metrics.policy.ratio_min, metrics.policy.ratio_max) == (1.0, 1.0)
+    assert metrics.policy.clip_fraction == 0.0 or config.loss.kind in ("dppo", "drpo")
+    _, metrics = gradients(config, 0.0)
+    assert (metrics.policy.ratio_min, metrics.policy.ratio_max) == (1.0, 1.0)
+    assert metrics.policy.clip_fraction == 0.0
+
+
+FULL = (
+    ("loss.kind=clip", "loss.dual_clip=2.0"),
+    ("advantage.kind=critic",),
+    ("kl.kind=k3", "kl.coefficient=0.1", "kl.place=loss"),
+    ("entropy.coefficient=0.01",),
+)
+
+
+@pytest.mark.parametrize("module", [objective_module, critic_module])
+def test_a_denominator_of_a_micro_batch_would_be_noticed_in_a_composition(module, monkeypatch):
+    check_layouts(composed(FULL))
+    honest = module.reduce_loss
+
+    def alone(numerator_T, denominator_T, keep_T, **weights):
+        return honest(numerator_T, denominator_T * 0 + len(keep_T), keep_T, **weights)
+
+    monkeypatch.setattr(module, "reduce_loss", alone)
+    with planted_fault("each micro-batch divides by its own tokens"):
+        check_layouts(composed(FULL))
+
+
+@pytest.mark.parametrize(
+    "tensor", ["layers.0.k_norm.weight", "critic.trunk.layers.0.k_norm.weight"]
+)
+def test_a_small_tensors_gradient_that_depends_on_the_layout_would_be_noticed(tensor, monkeypatch):
+    honest = gradients
+
+    def off(config, noise, **settings):
+        found, metrics = honest(config, noise, **settings)
+        factor = 1 + 2e-6 * (settings.get("micro_batch_tokens") == 40)
+        return found | {tensor: found[tensor] * factor}, metrics
+
+    monkeypatch.setitem(globals(), "gradients", off)
+    with planted_fault("2e-6 of one tensor"):
+        check_layouts(composed(FULL))
+
+
+def test_a_weight_that_moves_would_be_noticed_in_the_ratios(monkeypatch):
+    honest = gradients
+    monkeypatch.setitem(
+        globals(),
+        "gradients",
+        lambda *which, **settings: honest(*which, **settings, learning_rate=1e-7),
+    )
+    config = composed((*FULL, ("train.epochs=2",)))
+    with planted_fault("a second update by weights that moved"):
+        check_ratios(config)
 
 
 @settings(max_examples=examples(10))

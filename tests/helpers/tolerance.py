@@ -76,27 +76,29 @@ class Exact:
 
 @dataclass(frozen=True)
 class Norm:
-    """Each tensor by itself: the 2-norm of the difference may be ``rtol`` of the expected one's, plus ``floor`` of that of all.
+    """Each tensor by itself: the 2-norm of the difference may be ``rtol`` of the expected one's.
 
-    The floor is for a tensor that is small because its terms cancel: fp32 has rounded these, not the sum.
+    Where ``element_rtol`` is given, no element may differ by more than that share of the tensor's largest.
     """
 
     name: str
     rtol: float
-    floor: float = 0.0
+    element_rtol: float | None = None
 
     def check(self, actual: object, expected: object, what: str = "") -> None:
-        """Raise AssertionError unless the whole is within this tolerance; NaN never is."""
-        pairs = list(_pairs(actual, expected, what))
-        whole = math.hypot(*(theirs.double().norm().item() for _, _, theirs in pairs))
-        for path, ours, theirs in pairs:
+        """Raise AssertionError unless each tensor is within this tolerance; NaN never is."""
+        for path, ours, theirs in _pairs(actual, expected, what):
             _check_same_kind(self.name, path, ours, theirs)
-            difference = (ours.double() - theirs.double()).norm().item()
-            size = theirs.double().norm().item()
-            if not difference <= self.rtol * size + self.floor * whole:
+            difference, size = (
+                (ours.double() - theirs.double()).norm().item(),
+                theirs.double().norm().item(),
+            )
+            if not difference <= self.rtol * size:
                 raise AssertionError(
-                    f"{self.name}{path}: a difference of norm {difference:.3g} to a tensor of {size:.3g}, of {whole:.3g} in all"
+                    f"{self.name}{path}: a difference of norm {difference:.3g} to a tensor of {size:.3g}"
                 )
+        if self.element_rtol is not None:
+            Tolerance(self.name, scale_rtol=self.element_rtol).check(actual, expected, what)
 
 
 EXACT = Exact()
@@ -113,8 +115,12 @@ BF16_MODEL_GRADIENT = Norm("BF16_MODEL_GRADIENT", rtol=0.06)
 """A parameter's gradient in bf16 against another implementation, whose gradients are rounded too."""
 GRADIENT = Tolerance("GRADIENT", scale_rtol=1e-6)
 """One gradient by two layouts (micro-batches, packing, order) in fp32, relative to its largest element."""
-GRADIENT_NORM = Norm("GRADIENT_NORM", rtol=1e-6, floor=2**-23)
-"""The same, where single elements may cancel: relative to each tensor's norm."""
+GRADIENT_NORM = Norm("GRADIENT_NORM", rtol=1e-6, element_rtol=2**-18)
+"""The same, where terms of opposite signs cancel in single elements: fp32 has rounded the terms, not their sum.
+
+With dpo, sft and a tree of equal samples, layouts differed by at most 1.6e-7 of the sum of the terms' sizes. Samples that cancel
+as a whole (equal ones, whose advantages sum to 0) have a gradient without a size of its own: tests give them other advantages.
+"""
 FLOAT64_REFERENCE = Tolerance("FLOAT64_REFERENCE", atol=1e-6, rtol=2e-6)
 """An fp32 formula against a plain float64 loop."""
 FLOAT64_SAME_OP = Tolerance("FLOAT64_SAME_OP", atol=1e-12, rtol=1e-12)

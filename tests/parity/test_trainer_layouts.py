@@ -193,13 +193,20 @@ def of_processes(case, plan, shares, *, fault=lambda share: share):
     return sum(losses), {name: sum(g[name] for g in gradients) for name in gradients[0]}
 
 
+@functools.cache
+def of_one_process(name):
+    """(plan, update) of a case."""
+    case = CASES[name]
+    one = trainer_of(case)
+    plan = one.plan(samples_for(case.algorithm))
+    return plan, one.gradient(plan)
+
+
 @pytest.mark.parametrize("shares", [[[0], [1, 2]], [[2], [0], [1]], [[0, 1, 2], []]], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_processes_that_share_a_plan_add_up_to_one(name, shares):
     case = CASES[name]
-    one = trainer_of(case)
-    plan = one.plan(samples_for(case.algorithm))
-    whole = one.gradient(plan)
+    plan, whole = of_one_process(name)
     loss, gradient = of_processes(case, plan, shares)
     check_gradient(case, gradient, whole.tensors)
     FP32_MODEL.check(loss, whole.loss)
@@ -220,9 +227,7 @@ def test_a_process_whose_answers_nobody_prefers_adds_nothing():
 @pytest.mark.parametrize("name", ["grpo", "sft", "distillation, top_k"])
 def test_processes_that_divide_by_their_own_tokens_would_be_noticed(name):
     case = CASES[name]
-    one = trainer_of(case)
-    plan = one.plan(samples_for(case.algorithm))
-    whole = one.gradient(plan)
+    plan, whole = of_one_process(name)
     with planted_fault("local denominators"):
         _, gradient = of_processes(case, plan, [[0], [1, 2]], fault=with_local_denominators)
         check_gradient(case, gradient, whole.tensors)

@@ -181,7 +181,7 @@ def algorithm_problems(tables: AlgorithmTables) -> Iterator[str]:
         if tables.entropy.top_quantile != 1:
             yield f"entropy.top_quantile = {tables.entropy.top_quantile}: {kind}, and the quantile is of tokens that the policy drew; remove the key"
         if tables.entropy.coefficient and isinstance(loss, DPOLoss):
-            yield f"entropy.coefficient = {tables.entropy.coefficient}: dpo divides by its pairs, so a mean entropy of tokens has no denominator; remove the table"
+            yield f"entropy.coefficient = {tables.entropy.coefficient}: loss.kind = 'dpo' divides by its pairs, so a mean entropy of tokens has no denominator; remove the table"
         if tables.acceptance is not None:
             yield f"acceptance: {kind}, which no engine sampled, so there is no gap to judge an update by; remove the table"
         if teacher is not None:

@@ -80,7 +80,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
         ),
         (
             {"loss": {"kind": "dpo"}, "entropy": {"coefficient": 0.1}},
-            "entropy.coefficient = 0.1: dpo divides by its pairs.*remove the table",
+            "entropy.coefficient = 0.1: loss.kind = 'dpo' divides by its pairs.*remove the table",
         ),
         (
             {

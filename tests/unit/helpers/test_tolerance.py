@@ -71,13 +71,24 @@ def test_a_fault_that_is_not_noticed_is_an_error():
         FP32_MODEL.check(1.0, 1.0)
 
 
-def test_a_norm_is_of_each_tensor_by_itself_and_a_cancelled_sum_may_keep_the_rounding_of_its_terms():
-    gradient = {"a": torch.tensor([3e2, 0.0]), "b": torch.tensor([4.0, 1e-9])}
-    GRADIENT_NORM.check({"a": gradient["a"], "b": torch.tensor([4.0, 2e-5])}, gradient)
-    for what, b in (
-        ("a small tensor", [4.0001, 0.0]),
-        ("NaN", [torch.nan, 0.0]),
-        ("a shape", [4.0]),
-    ):
-        other = {"a": gradient["a"], "b": torch.tensor(b)}
-        assert_notices(what, lambda other=other: GRADIENT_NORM.check(other, gradient))
+def test_a_norm_is_of_each_tensor_by_itself_however_small_it_is():
+    gradient = {"a": torch.tensor([3e5, 0.0]), "b": torch.tensor([4.0, 1e-9]), "c": torch.zeros(2)}
+    GRADIENT_NORM.check(gradient | {"b": torch.tensor([4.0, 3e-6])}, gradient)
+    for what, other in {
+        "a small tensor": {"b": torch.tensor([4.00001, 0.0])},
+        "a tensor of zeros": {"c": torch.tensor([0.0, 1e-30])},
+        "NaN": {"b": torch.tensor([torch.nan, 0.0])},
+        "a shape": {"b": torch.tensor([4.0])},
+    }.items():
+        with planted_fault(what):
+            GRADIENT_NORM.check(gradient | other, gradient)
+
+
+def test_in_a_large_tensor_one_element_may_not_have_all_of_the_norm():
+    gradient = torch.ones(10_000)
+    GRADIENT_NORM.check(gradient + 8e-7 * torch.randn(10_000).sign(), gradient)
+    one = gradient.clone()
+    one[7] += 5e-6
+    assert (one - gradient).norm() < 1e-7 * gradient.norm()
+    with planted_fault("one element"):
+        GRADIENT_NORM.check(one, gradient)
