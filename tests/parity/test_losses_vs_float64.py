@@ -205,6 +205,23 @@ def lite_ppo(c):
     return over_tokens(c, clip_terms(c, [a / std for a in c.centred(c.rewards)]))
 
 
+def gdpo(c):
+    centred = c.centred(c.rewards)
+    return over_tokens(c, clip_terms(c, [a / np.std(centred, ddof=1) for a in centred]))
+
+
+def mipu(c):
+    """Dual clip, times each token's truncated weight."""
+    terms = []
+    for i, (surrogate, advantage) in enumerate(
+        zip(clip_terms(c, c.advantages), c.advantages, strict=True)
+    ):
+        ceiling = -c.loss.dual_clip * advantage if advantage < 0 else np.inf
+        weight = c.gap[i].exp().clamp(max=c.algorithm.corrections.weight.high)
+        terms.append(weight * surrogate.clamp(max=ceiling))
+    return over_tokens(c, terms)
+
+
 def maxrl(c):
     means = [np.mean([c.rewards[j] for j in c.members(i)]) for i in range(len(c))]
     return over_tokens(c, clip_terms(c, [(r - m) / m for r, m in zip(c.rewards, means, strict=True)]))  # fmt: skip
@@ -417,6 +434,8 @@ FORMULAS = {
     "scalerl": scalerl,
     "maxrl": maxrl,
     "otb": otb,
+    "gdpo": gdpo,
+    "mipu": mipu,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp, baseline": reinforce_pp_baseline,
     "distillation, sampled": sampled_distillation,

@@ -1,4 +1,7 @@
 import math
+import re
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from zerogap.algorithms import MaskCorrection, WeightCorrection, correct_mismatch
+from zerogap.algorithms import (
+    CorrectionsConfig,
+    MaskCorrection,
+    WeightCorrection,
+    correct_mismatch,
+)
 from zerogap.errors import DataError, NumericsError
 
 LEVELS = ["token", "sequence", "geometric"]
@@ -143,6 +151,31 @@ def test_a_weight_and_a_rejection_are_decided_separately():
     assert_notices(
         "normalised over what was kept", lambda: FLOAT64_SAME_OP.check(kept_mean, np.array(1.0))
     )
+
+
+DOCS = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
+PUBLISHED = {
+    # https://arxiv.org/abs/2510.18855: the ratio inside the band, 0 outside.
+    "IcePop": ("token", lambda w: w if 0.5 <= w <= 5.0 else 0.0),
+    "MIS": ("sequence", lambda w: w if w <= 3.0 else 0.0),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_the_docs_call_a_published_form_is_that_form(name):
+    tables = re.search(rf"\*\*{name}\*\* is\s`(.+?)` with `(.+?)`", DOCS)
+    config = CorrectionsConfig.model_validate(tomllib.loads("\n".join(tables.groups())))
+    columns = batch(5, num_samples=60, scale=1.0)
+    found = correct_mismatch(*columns, weight=config.weight, mask=config.mask)
+    level, form = PUBLISHED[name]
+    trained = np.flatnonzero(columns[2])
+    expected = np.array([form(loop_ratio(*columns, level, t)) for t in trained])
+    FLOAT64_SAME_OP.check((found.weight_S * found.keep_S)[trained], expected)
+    with planted_fault("what stays weighs 1"):
+        FLOAT64_SAME_OP.check(found.keep_S[trained] * 1.0, expected)
+    alone = correct_mismatch(*columns, weight=config.weight)
+    with planted_fault("what is outside stays, truncated"):
+        FLOAT64_SAME_OP.check(alone.weight_S[trained], expected)
 
 
 def test_normalised_weights_have_mean_one_over_the_whole_train_batch():

@@ -217,7 +217,7 @@ SFT, DPO = {"loss": {"kind": "sft"}}, {"loss": {"kind": "dpo"}}
         ({**SFT, "advantage": {"kind": "maxrl"}}, "advantage: loss.kind = 'sft'"),
         ({**SFT, "teacher": {"path": "t"}}, "teacher: loss.kind = 'sft'"),
         ({**DPO, "kl": {"kind": "k3", "coefficient": 0.1}}, "kl: loss.kind = 'dpo'"),
-        ({**DPO, "entropy": {"coefficient": 0.1}}, "entropy.coefficient = 0.1: dpo"),
+        ({**DPO, "entropy": {"coefficient": 0.1}}, "entropy.coefficient = 0.1: loss.kind = 'dpo'"),
         ({**TOP_K, "corrections": {"off_policy_kl": 0.1}}, 'off_policy_kl = 0.1: .*advantage.kind = "none"'),
         ({"advantage": {"kind": "none"}}, "rewards train nothing and there is no teacher"),
         ({**TOP_K, "kl": {"kind": "k1", "coefficient": 0.1, "place": "reward"}}, 'kl.place = "reward": .*advantage.kind = "none"'),
@@ -298,7 +298,7 @@ def test_reference_answers_and_samples_have_the_same_log_probs():
     assert np.isfinite(of_answers.loss)
 
 
-OVER_THE_STEP = {"grpo, corrected", "gspo, corrected", "distillation, forward", "lite_ppo", "scalerl", "otb", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward", "sdpo, sampled", "sdpo", "sdft"}  # fmt: skip
+OVER_THE_STEP = {"grpo, corrected", "gdpo", "mipu", "gspo, corrected", "distillation, forward", "lite_ppo", "scalerl", "otb", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward", "sdpo, sampled", "sdpo", "sdft"}  # fmt: skip
 """A teacher follows the policy once a step; weights, normalisation, baselines of the old policy or values are decided once over all updates; one step for each update would decide others."""
 
 
