@@ -180,7 +180,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("policy/entropy", "mean", "entropy of the next-token distribution at the sampling temperature"),
     ("policy/kl_to_old", "mean", "k3 of the current policy against the one at the start of the step"),
     ("policy/kl_to_rollout", "mean", "k3 of the current policy against the one that sampled"),
-    ("policy/kl_to_reference", "mean", "estimate of KL to the initial policy, by kl.kind"),
+    ("policy/kl_to_reference", "mean", "estimate of KL to the reference, by kl.kind"),
     ("policy/kl_to_teacher", "mean", "estimate of KL to the teacher: at sampled tokens, or over its top ids"),
     ("policy/off_policy_fraction", "mean", "share of tokens that corrections.off_policy_kl dropped"),
     # Measured whether corrections are on or off, over trained tokens: w = exp(old - rollout log-prob).
