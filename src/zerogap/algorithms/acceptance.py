@@ -5,21 +5,22 @@ served is the engine's mu. It undoes an update after which mu is expected to be 
 step is truncated importance weights (``corrections.weight``) on a dual-clipped loss, as here.
 
 The estimate, after a secondary reading of the paper: J(mu) - J(pi) is minus the mean of rho A over samples of mu, with
-rho = exp(mean over a sample's tokens of log pi - log mu) and A the group's standard score. As the A of a group add up to 0,
+rho = exp(mean over a rollout's tokens of log pi - log mu) and A the group's standard score. As the A of a group add up to 0,
 minus the mean of (rho - 1) A is the same number, and exactly 0 without a gap. The paper draws validation samples right after
 the update; here the next step's batch serves, which mu has drawn anyway, so that the decision comes one step later and is free.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from pydantic import Field
 
 from zerogap.algorithms._shapes import Bool, Float, Int
-from zerogap.algorithms.finite import MAX_LOG_RATIO
+from zerogap.algorithms.finite import MAX_LOG_RATIO, name_by_index
 from zerogap.algorithms.group_statistics import group_advantages
+from zerogap.algorithms.per_sample import sample_sums
 from zerogap.section import Section
 
 
@@ -62,27 +63,40 @@ def inference_gain(
     old_log_probs_S: Float[np.ndarray, "S"],
     rollout_log_probs_S: Float[np.ndarray, "S"],
     loss_mask_S: Bool[np.ndarray, "S"],
-    sample_S: Int[np.ndarray, "S"],
+    rollout_S: Int[np.ndarray, "S"],
     rewards_B: Float[np.ndarray, "B"],
     group_ids: Sequence[str],
     is_valid_B: Bool[np.ndarray, "B"],
+    *,
+    name_token: Callable[[int], str] = name_by_index,
 ) -> float:
-    """Minus the mean over valid samples of (rho - 1) A.
+    """Minus the mean over valid rollouts of (rho - 1) A.
 
     Args:
         old_log_probs_S: the trainer's, with the weights that drew the samples.
         rollout_log_probs_S: the engine's.
-        loss_mask_S: tokens that count; the other slots may hold anything. A sample without one has rho = 1.
-        sample_S: which sample a token belongs to.
-        rewards_B: as advantages see them.
+        loss_mask_S: tokens that count; the other slots may hold anything. A rollout without one has rho = 1.
+        rollout_S: the sample that stands for each token's rollout.
+        rewards_B: one a sample, as advantages see them.
         group_ids: one a sample.
-        is_valid_B: samples that count.
+        is_valid_B: samples that count: one a rollout.
+        name_token: name of token s in errors.
+
+    Raises:
+        NumericsError: a log-prob of a token that counts is not finite.
     """
     found = group_advantages(rewards_B, group_ids, is_valid_B, divisor="group_std")
-    gap_U = old_log_probs_S[loss_mask_S].astype(np.float64) - rollout_log_probs_S[loss_mask_S]
-    sample_U, num_samples = sample_S[loss_mask_S], len(rewards_B)
-    num_tokens_B = np.bincount(sample_U, minlength=num_samples)
-    mean_B = np.bincount(sample_U, weights=gap_U, minlength=num_samples) / np.maximum(num_tokens_B, 1)  # fmt: skip
+    num_samples = len(rewards_B)
+    gap_B = sample_sums(
+        old_log_probs_S.astype(np.float64) - rollout_log_probs_S,
+        loss_mask_S,
+        rollout_S,
+        num_samples=num_samples,
+        what="gap",
+        name_token=name_token,
+    )
+    num_tokens_B = np.bincount(rollout_S[loss_mask_S], minlength=num_samples)
+    mean_B = gap_B / np.maximum(num_tokens_B, 1)
     more_B = np.expm1(mean_B.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     terms = (more_B * found.advantages)[is_valid_B]
     return -math.fsum(terms) / max(len(terms), 1)

@@ -6,7 +6,7 @@ gives it a demonstration, SDPO (https://arxiv.org/abs/2601.20802) a rollout of t
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from zerogap.algorithms import HintConfig
 from zerogap.data import PromptItem
@@ -48,9 +48,12 @@ class Hints:
         """
         groups, num_too_long = [], 0
         for group in rollouts.groups:
-            samples = []
+            item = rollouts.items[group.group_id]
+            # Most members of a group have the same hint.
+            encode, samples = cache(partial(self._encode, item)), []
             for sample in group.samples:
-                ids = self._prompt_ids(rollouts.items[group.group_id], group, sample)
+                hint = self._hint(item, group, sample)
+                ids = None if hint is None else encode(hint)
                 is_too_long = ids is not None and self._length(ids, sample) > self.max_tokens
                 num_too_long += is_too_long
                 samples.append(replace(sample, teacher_prompt_ids=None if is_too_long else ids))
@@ -85,11 +88,10 @@ class Hints:
             msg = f"{len(problems)} of {num_items} prompts cannot have a hint for the teacher (at most {self.max_tokens} tokens fit): {'; '.join(problems[:_NUM_SHOWN])}{more}; remove them, shorten teacher.hint.template, or lower rollout.sampling.max_new_tokens"
             raise DataError(msg)
 
-    def _prompt_ids(self, item: PromptItem, group: Group, sample: Sample) -> tuple[int, ...] | None:
+    def _hint(self, item: PromptItem, group: Group, sample: Sample) -> str | None:
         if exclusion_reason(sample) is not None:
             return None
-        hint = item.answer if self.config.kind == "answer" else self._success(group, sample)
-        return None if hint is None else self._encode(item, hint)
+        return item.answer if self.config.kind == "answer" else self._success(group, sample)
 
     def _success(self, group: Group, sample: Sample) -> str | None:
         """The text of the first rollout of the group that succeeded, other than the sample's own."""

@@ -99,15 +99,16 @@ def score_candidates(
     Arguments as in ``score_micro_batch``; ``candidates_RK`` are int64 ids, equal for targets that one row predicts in samples
     of equal ``teacher_prompt_ids``.
     """
+    members_M, member_R = np.unique(micro_batch.sample_R, return_inverse=True)
     variants: dict[object, int] = {}
-    variant_B = [variants.setdefault(s.teacher_prompt_ids, len(variants)) for s in samples]
+    variant_M = [variants.setdefault(samples[i].teacher_prompt_ids, len(variants)) for i in members_M]  # fmt: skip
     inputs = forward_to_head(
         model,
         micro_batch,
         samples,
         compute=compute,
         recompute=recompute,
-        variant_R=np.array(variant_B)[micro_batch.sample_R],
+        variant_R=np.array(variant_M)[member_R],
     )
     candidates = to_device(candidates_RK, inputs.first_U.device).index_select(0, inputs.first_U)
     ids_UK1 = torch.cat([inputs.target_U[:, None], candidates], 1)

@@ -151,7 +151,9 @@ class NativeTrainer:
 
     def undo(self, plan: StepPlan) -> None:
         """See ``Trainer``."""
-        assert plan.undoes, "a plan that trains is for step()"
+        if not plan.undoes:
+            msg = f"the plan of step {plan.step_number + 1} trains, so there is nothing to undo; give it to step()"
+            raise DataError(msg)
         self._check_number(plan)
         self.is_inconsistent = True
         self._load_trained(self._rollback.take())
@@ -162,7 +164,9 @@ class NativeTrainer:
         self, plan: StepPlan, *, on_progress: Callable[[TrainProgress], None] | None = None
     ) -> TrainMetrics:
         """See ``Trainer``."""
-        assert not plan.undoes, "a plan that undoes a step is for undo()"
+        if plan.undoes:
+            msg = f"the plan of step {plan.step_number + 1} undoes the step before, which [acceptance] refused, and trains nothing; give it to undo()"
+            raise DataError(msg)
         updates = self._begin(plan, on_progress)
         columns, meter, learning_rate = StepColumns(plan), self._meter, self._learning_rate()
         gradient = PolicyGradient(self._passes, self._algorithm, plan, columns, meter)

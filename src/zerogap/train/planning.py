@@ -159,10 +159,11 @@ def _judge(
         old.old_S,
         tokens.rollout_log_probs_S,
         tokens.trains_S,
-        tokens.sample_S,
+        tokens.who.first_B[tokens.sample_S],
         tokens.rewards_B,
         tokens.group_ids,
-        tokens.who.is_kept_B,
+        tokens.who.stands_for_rollout_B,
+        name_token=tokens.index.name,
     )
     return Acceptance(gain, algorithm.acceptance.at(step_number))
 

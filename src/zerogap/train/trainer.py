@@ -72,6 +72,7 @@ class Trainer(Protocol):
             on_progress: called after each micro-batch; counts on from those of ``plan``.
 
         Raises:
+            DataError: the plan is of another step, or undoes one.
             NumericsError: a log-prob or the gradient is not finite; names the sample or the parameter. See ``is_inconsistent``.
         """
         ...
@@ -81,6 +82,9 @@ class Trainer(Protocol):
 
         Args:
             plan: one that ``undoes``, made with the weights as they are now.
+
+        Raises:
+            DataError: the plan is of another step, or trains.
         """
         ...
 

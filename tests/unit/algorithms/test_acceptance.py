@@ -8,6 +8,7 @@ from helpers.planted_fault import assert_notices
 from helpers.tolerance import FLOAT64_SAME_OP
 
 from zerogap.algorithms import Acceptance, AcceptanceConfig, inference_gain
+from zerogap.errors import NumericsError
 
 RNG = np.random.default_rng(0)
 LENGTHS = (3, 1, 5, 2, 4, 6, 1)
@@ -63,6 +64,29 @@ def test_equal_rewards_say_nothing():
 def test_masked_slots_may_hold_anything():
     old = np.where(MASK, OLD, np.nan).astype(np.float32)
     assert found(old) == found()
+
+
+def test_a_cut_rollout_counts_once():
+    """The last two samples of group b are one rollout."""
+    rewards, valid = np.where(np.arange(7) == 6, REWARDS[5], REWARDS), VALID | True
+    first_B = np.array([0, 1, 2, 3, 4, 5, 5])
+    stands_B = first_B == np.arange(7)
+
+    def check(given_S, valid_B):
+        whole = np.minimum(SAMPLE, 5)
+        expected = inference_gain(OLD, ROLLOUT, MASK, whole, rewards[:6], GROUPS[:6], VALID[:6])
+        found = inference_gain(OLD, ROLLOUT, MASK, given_S, rewards, GROUPS, valid_B)
+        FLOAT64_SAME_OP.check(found, expected)
+
+    check(first_B[SAMPLE], stands_B)
+    assert_notices("each sample counts", lambda: check(SAMPLE, valid))
+
+
+def test_a_log_prob_that_is_not_finite_is_an_error_and_no_reason_to_undo():
+    old = OLD.copy()
+    old[np.flatnonzero(MASK)[2]] = np.nan
+    with pytest.raises(NumericsError, match="gap"):
+        found(old)
 
 
 def test_a_loss_up_to_the_tolerance_is_accepted():

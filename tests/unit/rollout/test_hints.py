@@ -138,3 +138,17 @@ def test_a_prompt_that_can_have_no_hint_says_why(item, why):
     encode = PromptEncoder(ChatTokenizer(), PromptConfig())
     with pytest.raises(DataError, match=why):
         encode.with_hint(item, lambda text: text)
+
+
+def test_a_groups_hint_is_encoded_once():
+    encoded = []
+
+    def encode(item, change):
+        encoded.append(change("?"))
+        return ENCODE.with_hint(item, change)
+
+    rewards = [0.0, 1.0, 0.0, 1.0, 0.0]
+    for kind, expected in (("answer", ["? [two]"]), ("success", ["? [text 1]", "? [text 3]"])):
+        encoded.clear()
+        replace(hints(kind), encode=encode)(rollouts(rewards))
+        assert encoded == expected

@@ -1,8 +1,8 @@
 """A reference that follows the policy: a plain average in float64, and a trainer that has it in its state."""
 
 import pytest
-import torch
 from helpers.planted_fault import assert_notices
+from helpers.resumed import go_on_from
 from helpers.tiny_models import randomize, tiny_model, weights_of
 from helpers.tolerance import EXACT, FLOAT64_REFERENCE
 from helpers.train_batches import make_groups, rewarded, train_on
@@ -101,11 +101,7 @@ def test_a_resumed_trainer_does_what_an_uninterrupted_one_does(refresh, tmp_path
     whole, first, second = trainer(refresh), trainer(refresh), trainer(refresh)
     steps(whole, 4)
     steps(first, 3)
-    first.save(tmp_path)
-    with torch.no_grad():
-        for p, q in zip(second.model.parameters(), first.model.parameters(), strict=True):
-            p.copy_(q)
-    second.load(tmp_path)
+    go_on_from(first, second, tmp_path)
     EXACT.check(second.state_dict(), first.state_dict())
     steps(second, 1, first=3)
     EXACT.check(weights_of(second.model), weights_of(whole.model))

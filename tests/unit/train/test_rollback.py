@@ -4,20 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from helpers.loss_cases import hinted
+from helpers.resumed import go_on_from
 from helpers.tiny_models import tiny_model, weights_of
 from helpers.tolerance import EXACT
-from helpers.train_batches import make_groups, rewarded, train_on
+from helpers.train_batches import VOCAB, make_groups, rewarded, train_on
 
 from zerogap.algorithms import Algorithm
 from zerogap.config.train import TrainConfig
-from zerogap.train import NativeTrainer
+from zerogap.errors import DataError
+from zerogap.train import NativeTrainer, Teacher
 
+TAUGHT = {"teacher": {"hint": {"kind": "answer"}, "refresh": {"every": 1, "weight": 0.5}}}
 MOVING = {"kl": {"kind": "k3", "coefficient": 0.1, "refresh": {"every": 1, "weight": 0.5}}}
 CASES = {
     "grpo": {},
     "bf16": {},
     "moving reference": MOVING,
+    "moving teacher": TAUGHT,
     "critic": {"loss": {"kind": "clip"}, "advantage": {"kind": "critic"}},
 }
 
@@ -32,6 +36,7 @@ def build(name="grpo", *, tolerance=0.0):
         algorithm,
         total_steps=10,
         reference=model.copied(precision=precision) if algorithm.needs_reference else None,
+        teacher=Teacher(tiny_model(), vocab_limit=VOCAB) if algorithm.loads_teacher else None,
     )
 
 
@@ -44,7 +49,7 @@ def state_of(trainer):
 
 def drawn(trainer, seed, *, worse=0.0):
     """Samples of an engine whose log-probs are the trainer's, less ``worse`` nats a token on good samples and more on bad ones."""
-    samples = rewarded(make_groups(2, 4, seed=seed), [1.0, 0.0] * 4)
+    samples = hinted(rewarded(make_groups(2, 4, seed=seed), [1.0, 0.0] * 4))
     scored = trainer.score(samples)
     return [
         replace(s, rollout_log_probs=np.minimum(x - (worse if s.reward else -worse), 0.0).astype(np.float32))
@@ -118,16 +123,24 @@ def test_a_resumed_trainer_undoes_what_an_uninterrupted_one_does(name, num_befor
     assert [step(whole) for step in steps] == [False, False, True, False]
     for step in steps[:num_before]:
         step(first)
-    first.save(tmp_path)
-    with torch.no_grad():
-        for p, q in zip(second.model.parameters(), first.model.parameters(), strict=True):
-            p.copy_(q)
-    second.load(tmp_path)
+    go_on_from(first, second, tmp_path)
     EXACT.check(second.state_dict(), first.state_dict())
     for step in steps[num_before:]:
         step(second)
     EXACT.check(state_of(second), state_of(whole))
     EXACT.check(second.state_dict(), whole.state_dict())
+
+
+def test_a_plan_is_for_one_of_the_two():
+    trainer = build()
+    plan = trainer.plan(drawn(trainer, 0))
+    with pytest.raises(DataError, match=r"plan of step 1 trains.*give it to step\(\)"):
+        trainer.undo(plan)
+    trainer.step(plan)
+    refused = trainer.plan(drawn(trainer, 1, worse=0.1))
+    with pytest.raises(DataError, match=r"step 2 undoes the step before.*give it to undo\(\)"):
+        trainer.step(refused)
+    trainer.undo(refused)
 
 
 def test_without_the_table_nothing_is_kept():
