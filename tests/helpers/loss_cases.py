@@ -56,6 +56,8 @@ CASES = {
     "grpo, kl in the reward": case("grpo", kl=IN_REWARD),
     "grpo, k2 in the loss, bypass": case("grpo", kl={"kind": "k2", "coefficient": 0.1}, train=BYPASS),
     "grpo, entropy": case("grpo", entropy={"coefficient": 0.01}),
+    "grpo, top half of the entropies": case("grpo", entropy={"top_quantile": 0.5}),
+    "grpo, top half of the entropies, bypass": case("grpo", entropy={"top_quantile": 0.5}, train=BYPASS),
     "grpo, teacher too": case("grpo", teacher={**TEACHER, "weight": 0.3}),
     "dr_grpo": case("dr_grpo", loss={"constant_denominator": 30}, train=BYPASS),
     "dapo": case("dapo", train=BYPASS),

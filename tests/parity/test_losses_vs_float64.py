@@ -156,12 +156,22 @@ def grpo_with_k2(c):
     return grpo(c) + over_tokens(c, kl)
 
 
-def grpo_with_entropy(c):
-    bonus = []
+def entropies(c):
     for sample in c.samples:
         log_probs = log_softmax_alone(c.model, sample)
-        bonus.append(-(log_probs.exp() * log_probs).sum(1))
-    return grpo(c) - 0.01 * over_tokens(c, bonus)
+        yield -(log_probs.exp() * log_probs).sum(1)
+
+
+def grpo_with_entropy(c):
+    return grpo(c) - 0.01 * over_tokens(c, list(entropies(c)))
+
+
+def grpo_of_uncertain_tokens(c, *, quantile_of_each=False):
+    """The policy's loss of the half of the batch's tokens with the highest entropies, over all tokens."""
+    found = [h.detach() for h in entropies(c)]
+    bounds = found if quantile_of_each else [torch.cat(found)] * len(c)
+    keep = [h >= bound.quantile(0.5) for h, bound in zip(found, bounds, strict=True)]
+    return over_tokens(c, [k * t for k, t in zip(keep, clip_terms(c, c.advantages), strict=True)])
 
 
 def teacher_of(c):
@@ -418,6 +428,8 @@ FORMULAS = {
     "grpo, kl in the reward": grpo_with_kl_in_the_reward,
     "grpo, k2 in the loss, bypass": grpo_with_k2,
     "grpo, entropy": grpo_with_entropy,
+    "grpo, top half of the entropies": grpo_of_uncertain_tokens,
+    "grpo, top half of the entropies, bypass": grpo_of_uncertain_tokens,
     "grpo, teacher too": grpo_with_a_teacher,
     "dr_grpo": dr_grpo,
     "dapo": grpo,
@@ -480,6 +492,7 @@ WRONG = {
     "penalties in the divisor": ("grpo, kl in the reward", grpo_with_kl_in_the_reward, {"is_in_the_divisor": True}),
     "a baseline where one is left": ("otb", otb, {"counts_the_last": True}),
     "a rejected token in the record's mean": ("gspo, corrected", corrected_gspo, {"is_of_the_mean": True}),
+    "a quantile of each sample": ("grpo, top half of the entropies", grpo_of_uncertain_tokens, {"quantile_of_each": True}),
     "a teacher without its hint": ("sdpo", top_k_distillation, {"reads_hints": False}),
     "moves back that are dropped": ("dppo", dppo, {"drops_all": True}),
 }  # fmt: skip

@@ -57,7 +57,7 @@ class Algorithm(Section):
     advantage: AnyAdvantage = GroupAdvantage()
     """What a token is worth."""
     kl: KLConfig = KLConfig()
-    """Penalty on leaving the initial policy."""
+    """Penalty on the distance from a reference policy."""
     entropy: EntropyConfig = EntropyConfig()
     """Entropy in the loss."""
     teacher: TeacherConfig | None = None
@@ -131,9 +131,9 @@ class Algorithm(Section):
         return self.teacher is not None and not self.teacher.is_top_k
 
     @property
-    def needs_square_sums(self) -> bool:
-        """Whether each token's sum of squared probabilities must be known before the first update."""
-        return isinstance(self.advantage, TokenBaselineAdvantage)
+    def needs_statistics(self) -> bool:
+        """Whether more than the log-probs of the policy's distributions must be known before the first update."""
+        return isinstance(self.advantage, TokenBaselineAdvantage) or self.entropy.top_quantile < 1
 
     @property
     def has_policy_ratio(self) -> bool:

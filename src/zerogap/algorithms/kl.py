@@ -85,7 +85,7 @@ def kl_estimate(
 
     Args:
         log_probs_T: current policy, with gradient.
-        ref_log_probs_T: frozen reference at the same temperature.
+        ref_log_probs_T: the reference's, at the same temperature.
         loss_mask_T: tokens that count; the other slots may hold anything.
         kind: the estimator.
         name_token: name of token t in errors.

@@ -5,8 +5,8 @@ config.json          the resolved recipe
 environment.json     the machine and software of the run
 metrics.json         the run's metrics of the step
 rollouts/            the step's samples, as in the run's folder
-trainer.safetensors  place in the schedule, torch's random state, a critic's weights (with fp32 masters, if bf16). No
-                     optimizer moments: neither loss nor gradient depends on them
+trainer.safetensors  place in the schedule, torch's random state, a critic's weights (with fp32 masters, if bf16), and
+                     those of a reference or teacher that follows the policy. No optimizer moments: neither loss nor gradient depends on them
 weights.safetensors, tokenizer/  only if the weights are embedded
 """
 

@@ -75,7 +75,7 @@ class RunConfig(Section):
     advantage: AnyAdvantage = GroupAdvantage()
     """What a token is worth."""
     kl: KLConfig = KLConfig()
-    """Penalty on leaving the initial policy."""
+    """Penalty on the distance from a reference policy."""
     entropy: EntropyConfig = EntropyConfig()
     """Entropy in the loss."""
     teacher: TeacherConfig | None = None

@@ -6,7 +6,7 @@ R targets, U distinct head inputs, K candidates for a target's position.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ def score_micro_batch(
     An entropy that no loss uses costs its backward pass nothing.
 
     Args:
-        model: the policy or a frozen reference.
+        model: the policy, or a reference.
         micro_batch: rows and targets.
         samples: those that were packed; their temperatures scale the logits.
         compute: how the pass computes.
@@ -163,28 +163,36 @@ def scores(
     batches: Iterable[MicroBatch],
     samples: Sequence[Sample],
     *,
-    what: Statistic = "log_prob",
     compute: Compute = PLAIN,
 ) -> Iterator[tuple[MicroBatch, np.ndarray]]:
-    """Each micro-batch with a statistic of its targets, float32 [R], without gradient."""
+    """Each micro-batch with the log-probs of its targets, float32 [R], without gradient."""
     for batch in batches:
-        if what == "square_sum":
-            found_R = _square_sums(model, batch, samples, compute=compute)
-        else:
-            log_probs_R, entropy_R = score_micro_batch(model, batch, samples, compute=compute)
-            found_R = log_probs_R if what == "log_prob" else entropy_R
-        yield batch, to_host(found_R)
+        log_prob_R, _ = score_micro_batch(model, batch, samples, compute=compute)
+        yield batch, to_host(log_prob_R)
 
 
-def _square_sums(
-    model: CausalLM, batch: MicroBatch, samples: Sequence[Sample], *, compute: Compute
-) -> Tensor:
-    """float32 [R]: the sum of squared probabilities of the distribution that each target was drawn from."""
-    inputs = forward_to_head(model, batch, samples, compute=compute)
-    *_, squares_U = log_probs_with_squares(
-        inputs.hidden_UD, model.head, inputs.target_U, inputs.temperature_U, compute=compute
-    )
-    return squares_U.index_select(0, inputs.place_R)
+@torch.no_grad()
+def statistics(
+    model: CausalLM,
+    batches: Iterable[MicroBatch],
+    samples: Sequence[Sample],
+    *,
+    compute: Compute = PLAIN,
+) -> Iterator[tuple[MicroBatch, dict[Statistic, np.ndarray]]]:
+    """``scores`` with the same bits, and all other statistics of each target from the same pass: float32 [R] each."""
+    for batch in batches:
+        inputs = forward_to_head(model, batch, samples, compute=compute)
+        found = log_probs_with_squares(
+            inputs.hidden_UD, model.head, inputs.target_U, inputs.temperature_U, compute=compute
+        )
+        names = get_args(Statistic)
+        yield (
+            batch,
+            {
+                name: to_host(found_U.index_select(0, inputs.place_R))
+                for name, found_U in zip(names, found, strict=True)
+            },
+        )
 
 
 def _distinct(

@@ -17,8 +17,6 @@ from zerogap.types import Exclusion
 
 Phase = Literal[
     "old",
-    "entropy",
-    "square_sums",
     "reference",
     "teacher",
     "values",
@@ -33,8 +31,7 @@ class TrainProgress:
     """How far a step is, after each micro-batch."""
 
     phase: Phase
-    """old, reference, teacher: log-probs of the policy before its first update, of the reference, of the teacher; entropy, square_sums: the
-    policy's entropies and sums of squared probabilities; values: the
+    """old, reference, teacher: log-probs of the policy before its first update, of the reference, of the teacher; values: the
     critic's; preferences: log-probs before an update on preferences; update, critic: the loss of the policy, of the critic."""
     rows_done: int
     """Rows computed so far in this step, in all phases."""

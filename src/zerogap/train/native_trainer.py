@@ -6,7 +6,6 @@ An engine may share the model. Only the trainer writes it, in place and only ins
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ from zerogap.train.metrics import (
 from zerogap.train.old_log_probs import compare
 from zerogap.train.optimizer import Optimizer, learning_rate_at, with_prefix, without_prefix
 from zerogap.train.packing import UpdateBatches
-from zerogap.train.passes import Passes
+from zerogap.train.passes import Passes, StepScore
 from zerogap.train.plan import StepPlan
 from zerogap.train.planning import plan_step
 from zerogap.train.policy_gradient import PolicyGradient
@@ -74,7 +73,7 @@ class NativeTrainer:
             algorithm: loss, advantages, penalties and corrections.
             total_steps: steps of the run, for the schedule.
             gemm: GEMM kernels of its passes.
-            reference: the initial policy, a model of its own; given exactly when ``algorithm.needs_reference``.
+            reference: the initial or an older policy, a model of its own; given exactly when ``algorithm.needs_reference``.
             teacher: given exactly when ``algorithm.loads_teacher``: otherwise there is none, or it is ``model``.
             reward_parts: of a weighted sum, by name.
         """
@@ -139,7 +138,7 @@ class NativeTrainer:
         self._meter = StepMeter(on_progress)
         return plan_step(
             samples,
-            partial(self._passes.score, samples, self._meter),
+            StepScore(self._passes, samples, self._meter),
             config=self._config,
             algorithm=self._algorithm,
             vocab_limit=self.model.head.vocab_limit,
@@ -188,6 +187,8 @@ class NativeTrainer:
                     self.critic.update(plan, batches.all, meter, compute=self._passes.compute)
                 )
                 self.is_inconsistent = True
+        # A step that is counted but not reported has not been done.
+        self.is_inconsistent = True
         self._num_steps += 1
         for other in self._others.values():
             other.follow(self.model, self._num_steps)

@@ -55,6 +55,7 @@ def decide_old_log_probs(
     tokens: StepTokens,
     score: Score,
     *,
+    known_S: np.ndarray | None,
     is_wanted_B: np.ndarray,
     leaf_B: np.ndarray,
     exact_version: int | None,
@@ -64,9 +65,12 @@ def decide_old_log_probs(
 ) -> OldLogProbs:
     """Score what cannot be taken from the engine, and an audited share; score everything if the audit finds a difference.
 
+    Where all of them are known, none is taken and each is audited.
+
     Args:
         tokens: of the step.
         score: makes forward passes with the weights at the start of the step.
+        known_S: float32 [S]: the policy's, if a pass over all samples was made for another reason.
         is_wanted_B: bool [B]: samples whose old log-probs must be known before the first update is applied.
         leaf_B: as in ``StepPlan``.
         exact_version: see ``Trainer.plan``.
@@ -76,6 +80,15 @@ def decide_old_log_probs(
     """
     is_exact_B = np.array([_is_drawn_by(sample, exact_version) for sample in tokens.samples])
     is_exact_S = tokens.index.spread(is_exact_B)
+    if known_S is not None:
+        return OldLogProbs(
+            own_S=known_S,
+            old_S=known_S,
+            is_exact_S=is_exact_S,
+            is_taken_B=np.zeros_like(is_wanted_B),
+            is_final=is_final,
+            audit=compare(tokens, known_S, is_exact_S),
+        )
     taken = _pick(leaf_B, is_wanted_B, is_exact_B, audit_share=audit_share, seed=seed)
     is_taken_B = is_wanted_B & np.isin(leaf_B, taken)
     own_S = tokens.index.new_column()

@@ -5,6 +5,7 @@ B samples, S all their tokens, R targets of a micro-batch.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
@@ -13,16 +14,13 @@ from zerogap.kernels import Compute
 from zerogap.models import CausalLM
 from zerogap.train.columns import StepMeter
 from zerogap.train.critic import Critic
-from zerogap.train.forward import Statistic, scores
+from zerogap.train.forward import Statistic, scores, statistics
 from zerogap.train.metrics import Phase
 from zerogap.train.packing import MicroBatch, UpdateBatches, pack
 from zerogap.train.plan import StepPlan
 from zerogap.train.teacher import Teacher, as_the_teacher_reads, num_tokens_more
 from zerogap.train.tokens import TokenIndex
 from zerogap.types import Sample
-
-_STATISTIC: dict[Phase, Statistic] = {"entropy": "entropy", "square_sums": "square_sum"}
-"""What a phase computes, if not log-probs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,7 @@ class Passes:
     def score(
         self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
     ) -> np.ndarray:
-        """A ``Score`` of these samples; the meter gets time and progress."""
+        """See ``Score``; the meter gets time and progress."""
         if phase == "teacher":
             return self._teacher_scores(samples, meter, is_wanted_B)
         return self._scores(samples, meter, phase, is_wanted_B)
@@ -61,13 +59,34 @@ class Passes:
     def _scores(
         self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
     ) -> np.ndarray:
-        index, batches = TokenIndex(samples), self.pack(samples, is_wanted_B, meter)
+        batches = self._announced(samples, meter, phase, is_wanted_B)
+        with meter.spans.span(phase):
+            found = self._found(phase, meter.counted(phase, batches), samples)
+            return TokenIndex(samples).column(found)
+
+    def statistics(
+        self, samples: Sequence[Sample], meter: StepMeter, is_wanted_B: np.ndarray
+    ) -> dict[Statistic, np.ndarray]:
+        """See ``Score.statistics``."""
+        batches, index = self._announced(samples, meter, "old", is_wanted_B), TokenIndex(samples)
+        with meter.spans.span("old"):
+            counted = meter.counted("old", batches)
+            found = list(statistics(self.model, counted, samples, compute=self.compute))
+        return {
+            name: index.column((batch, of_batch[name]) for batch, of_batch in found)
+            for name in get_args(Statistic)
+        }
+
+    def _announced(
+        self, samples: Sequence[Sample], meter: StepMeter, phase: Phase, is_wanted_B: np.ndarray
+    ) -> list[MicroBatch]:
+        """The micro-batches of a phase, which the meter expects."""
+        batches = self.pack(samples, is_wanted_B, meter)
         meter.expect(phase, batches)
         if phase != "old":
             # An estimate of the updates' rows, until they are packed.
             meter.expect("update", batches)
-        with meter.spans.span(phase):
-            return index.column(self._found(phase, meter.counted(phase, batches), samples))
+        return batches
 
     def pack_updates(self, plan: StepPlan, meter: StepMeter) -> list[UpdateBatches]:
         """The micro-batches of each update."""
@@ -104,5 +123,21 @@ class Passes:
         others = {"reference": self.reference, "teacher": teacher}
         model = others.get(phase, self.model)
         assert model is not None, f"a loss that needs a {phase} has one"
-        what = _STATISTIC.get(phase, "log_prob")
-        return scores(model, batches, samples, what=what, compute=self.compute)
+        return scores(model, batches, samples, compute=self.compute)
+
+
+@dataclass(frozen=True)
+class StepScore:
+    """A ``Score`` by the models of this process."""
+
+    passes: Passes
+    samples: Sequence[Sample]
+    meter: StepMeter
+
+    def __call__(self, phase: Phase, is_wanted_B: np.ndarray, /) -> np.ndarray:
+        """See ``Score``."""
+        return self.passes.score(self.samples, self.meter, phase, is_wanted_B)
+
+    def statistics(self, is_wanted_B: np.ndarray, /) -> dict[Statistic, np.ndarray]:
+        """See ``Score``."""
+        return self.passes.statistics(self.samples, self.meter, is_wanted_B)

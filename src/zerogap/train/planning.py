@@ -70,10 +70,13 @@ def plan_step(
     is_later_B = (who.update_B > 0) & algorithm.has_policy_ratio
     is_bypass = config.old_log_probs == "rollout"
 
+    found = score.statistics(who.is_kept_B) if algorithm.needs_statistics else {}
+
     def decide_own(is_wanted_B: np.ndarray) -> OldLogProbs:
         return decide_old_log_probs(
             tokens,
             score,
+            known_S=found.get("log_prob"),
             is_wanted_B=is_wanted_B,
             leaf_B=leaf_B,
             exact_version=exact_version,
@@ -97,7 +100,7 @@ def plan_step(
         reference_S=score("reference", who.is_kept_B) if algorithm.needs_reference else None,
         teacher_S=score("teacher", is_taught_B) if algorithm.needs_teacher_scores else None,
         values_S=score("values", who.is_kept_B) if algorithm.critic else None,
-        square_sums_S=score("square_sums", who.is_kept_B) if algorithm.needs_square_sums else None,
+        square_sums_S=found.get("square_sum"),
     )
     advantages = decide_advantages(tokens, scored, algorithm, teacher_keep_S)
     critic = algorithm.critic
@@ -120,7 +123,7 @@ def plan_step(
         acceptance=_judge(tokens, old, algorithm, step_number) if can_undo else None,
         num_epochs=config.epochs,
         teacher_keep_S=teacher_keep_S if algorithm.has_hints else None,
-        policy_keep_S=_high_entropy(tokens, score, algorithm.entropy.top_quantile),
+        policy_keep_S=_high_entropy(tokens, found.get("entropy"), algorithm.entropy.top_quantile),
     )
 
 
@@ -140,11 +143,13 @@ def _learners(
     return kept_B & np.isin(leaf_B, leaf_B[tokens.sample_S[is_nonzero_S]])
 
 
-def _high_entropy(tokens: StepTokens, score: Score, top_quantile: float) -> np.ndarray | None:
+def _high_entropy(
+    tokens: StepTokens, entropy_S: np.ndarray | None, top_quantile: float
+) -> np.ndarray | None:
     """Bool [S]: the tokens with the highest entropies at the start of the step; None if all of them train."""
     if top_quantile == 1:
         return None
-    entropy_S = score("entropy", tokens.who.is_kept_B)
+    assert entropy_S is not None, "an algorithm with a quantile asks for entropies"
     threshold = np.quantile(entropy_S[tokens.trains_S], 1 - top_quantile)
     return tokens.trains_S & (entropy_S >= threshold)
 

@@ -13,6 +13,7 @@ import numpy as np
 from zerogap.algorithms import combined_rewards
 from zerogap.config.reward import RewardPart
 from zerogap.errors import DataError
+from zerogap.train.forward import Statistic
 from zerogap.train.metrics import Phase
 from zerogap.train.packing import MicroBatch
 from zerogap.train.participants import Participants
@@ -148,5 +149,12 @@ class Score(Protocol):
         Args:
             phase: old, reference, teacher: log-probs by policy, reference, teacher; values: the critic's, before each token.
             is_wanted_B: bool [B].
+        """
+        ...
+
+    def statistics(self, is_wanted_B: np.ndarray, /) -> dict[Statistic, np.ndarray]:
+        """All statistics of the policy's distribution at each of these tokens, from one pass: columns as above.
+
+        The log-probs have the bits of the phase ``old``.
         """
         ...

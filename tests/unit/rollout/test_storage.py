@@ -36,6 +36,7 @@ def varied_samples() -> list[Sample]:
         Sample.demonstration((256, 97), (98, 257), group_id="g", rollout_id="g/chosen", reward=1.0, text="b"),
         Sample.from_output(truncated, group_id="g", temperature=0.7).scored(0.0),
         Sample.from_output(make_output(finish_reason=stop, seed=2**53 - 1), group_id="g", temperature=0.3),
+        replace(completed_sample().scored(1.0), teacher_prompt_ids=(256, 99, 97)),
         routed_sample(),
         routed_sample(output_ids=(1, 2, 3, 4)),
     ]  # fmt: skip

@@ -3,13 +3,13 @@ import torch
 from helpers.packed_rows import log_softmax_alone
 from helpers.planted_fault import planted_fault
 from helpers.tiny_models import tiny_model
-from helpers.tolerance import FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT_NORM
+from helpers.tolerance import EXACT, FP32_MODEL, FP32_MODEL_GRADIENT, GRADIENT_NORM
 from helpers.train_batches import make_groups, rewarded, train_on
 
 from zerogap.config.train import TrainConfig
 from zerogap.kernels import backend_of
 from zerogap.train import NativeTrainer
-from zerogap.train.forward import score_candidates, score_micro_batch
+from zerogap.train.forward import score_candidates, score_micro_batch, statistics
 from zerogap.train.packing import pack
 
 SAMPLES = make_groups(2, 3, temperature=0.7)
@@ -85,3 +85,20 @@ def test_a_step_that_only_reports_the_entropy_asks_for_no_gradient_of_it(monkeyp
     assert metrics.policy.entropy > 0
     assert asked
     assert not any(asked)
+
+
+def test_all_statistics_of_a_pass_have_the_bits_of_the_log_probs_and_are_those_of_the_logits():
+    policy, (batch,) = tiny_model(), batches(10_000)
+    ((_, found),) = statistics(policy, [batch], SAMPLES)
+    with torch.no_grad():
+        log_prob_R, entropy_R = score_micro_batch(policy, batch, SAMPLES)
+    EXACT.check([found["log_prob"], found["entropy"]], [log_prob_R.numpy(), entropy_R.numpy()])
+    of_sample = [
+        log_softmax_alone(policy, s).detach().exp().square().sum(1).numpy() for s in SAMPLES
+    ]
+    slots = [np.flatnonzero(s.loss_mask).tolist() for s in SAMPLES]
+    pairs = zip(batch.sample_R, batch.position_R, strict=True)
+    square_sums = [of_sample[b][slots[b].index(position)] for b, position in pairs]
+    FP32_MODEL.check(found["square_sum"].astype(float), np.array(square_sums))
+    with planted_fault("entropies"):
+        FP32_MODEL.check(found["entropy"].astype(float), np.array(square_sums))

@@ -65,7 +65,9 @@ def phases_of(of, samples=None, *, exact_version=None, **train):
         ("gspo", {"update"}),
         ("gspo, corrected", {"old", "update"}),
         ("dppo", {"update"}),
-        ("otb", {"old", "square_sums", "update"}),
+        ("otb", {"old", "update"}),
+        ("grpo, top half of the entropies", {"old", "update"}),
+        ("grpo, top half of the entropies, bypass", {"old", "update"}),
         ("ppo, kl in the reward", {"reference", "values", "update", "critic"}),
         ("reinforce_pp", {"old", "reference", "update"}),
         ("ppo", {"values", "update", "critic"}),
@@ -298,8 +300,8 @@ def test_reference_answers_and_samples_have_the_same_log_probs():
     assert np.isfinite(of_answers.loss)
 
 
-OVER_THE_STEP = {"grpo, corrected", "gdpo", "mipu", "gspo, corrected", "distillation, forward", "lite_ppo", "scalerl", "otb", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward", "sdpo, sampled", "sdpo", "sdft"}  # fmt: skip
-"""A teacher follows the policy once a step; weights, normalisation, baselines of the old policy or values are decided once over all updates; one step for each update would decide others."""
+OVER_THE_STEP = {"grpo, corrected", "grpo, top half of the entropies", "grpo, top half of the entropies, bypass", "gdpo", "mipu", "gspo, corrected", "distillation, forward", "lite_ppo", "scalerl", "otb", "reinforce_pp", "reinforce_pp, baseline", "ppo", "ppo, kl in the reward", "sdpo, sampled", "sdpo", "sdft"}  # fmt: skip
+"""A teacher follows the policy once a step; weights, normalisation, quantiles, baselines of the old policy or values are decided once over all updates; one step for each update would decide others."""
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in OVER_THE_STEP])

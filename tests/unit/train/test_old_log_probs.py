@@ -1,6 +1,7 @@
 """Later updates take the engine's log-probs where these equal the trainer's, audit that, and report it."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -170,3 +171,30 @@ def test_a_step_of_one_update_takes_nothing_and_audits_nothing():
     weights, metrics = trained(exact_version=0, updates_per_step=1)
     EXACT.check(weights, trained(updates_per_step=1)[0])
     assert (metrics.audit.num_taken, metrics.audit.num_audited) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [{"entropy": {"top_quantile": 0.5}}, {"advantage": {"kind": "token_baseline"}}],
+    ids=["entropies", "square sums"],
+)
+def test_a_pass_that_is_made_for_other_statistics_gives_old_log_probs_and_an_audit_of_all(tables):
+    """No second pass, nothing taken; a difference is reported and changes no bit of the update."""
+    algorithm = Algorithm.preset("grpo", **tables)
+    samples, rows = list(SAMPLES), Counter()
+    position = int(np.flatnonzero(samples[3].loss_mask)[0])
+    samples[3] = changed(samples[3], position)
+
+    def count(progress):
+        rows[progress.phase] = progress.rows_done - (rows.total() - rows[progress.phase])
+
+    weights, metrics = trained(samples, exact_version=0, algorithm=algorithm, on_progress=count)
+    assert rows == {"old": metrics.num_rows, "update": metrics.num_rows}
+    audit = metrics.audit
+    assert (audit.num_taken, audit.num_audited) == (0, metrics.num_loss_tokens)
+    assert audit.num_different == 1
+    assert samples[3].rollout_id in audit.first_difference
+    expected, _ = trained(exact_version=0, algorithm=algorithm)
+    EXACT.check(weights, expected)
+    with planted_fault("all tokens, a plain baseline"):
+        EXACT.check(weights, scored_throughout()[0])

@@ -119,6 +119,20 @@ def test_a_state_of_another_recipe_is_refused():
         none.load_state_dict(moving.state_dict())
 
 
+def test_a_step_that_fails_while_the_reference_follows_says_so(monkeypatch):
+    given = trainer(Refresh(every=1))
+    steps(given, 1)
+    assert not given.is_inconsistent
+
+    def fails(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(RefreshedModel, "follow", fails)
+    with pytest.raises(MemoryError):
+        steps(given, 1, first=1)
+    assert given.is_inconsistent
+
+
 def test_the_key_needs_a_penalty():
     with pytest.raises(ValueError, match="refresh: without a penalty there is no reference"):
         KLConfig(refresh=Refresh(every=1))
