@@ -9,6 +9,7 @@ from zerogap.certify.finding import Finding, Verdict
 from zerogap.certify.fingerprints import check_fingerprints
 from zerogap.certify.gradient import check_gradient
 from zerogap.certify.identity import check_identity
+from zerogap.certify.learning import check_optimizer, check_resume
 from zerogap.certify.round_trips import ModelFolder, check_round_trips
 from zerogap.certify.rows import Reported, check_rows
 from zerogap.certify.subjects import Subjects
@@ -25,6 +26,8 @@ __all__ = [
     "check_fingerprints",
     "check_gradient",
     "check_identity",
+    "check_optimizer",
+    "check_resume",
     "check_round_trips",
     "check_rows",
     "check_versions",

@@ -46,7 +46,7 @@ def certify(
     on_report: Callable[[str], None] = lambda line: None,
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Certificate:
-    """Make every check with the recipe's model and settings; no run folder is written, and nothing is trained.
+    """Make every check with the recipe's model and settings; no run folder is written, and weights that a check changes are restored.
 
     Args:
         config: the resolved recipe.

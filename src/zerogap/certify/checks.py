@@ -9,6 +9,7 @@ from zerogap.certify.finding import Finding
 from zerogap.certify.fingerprints import check_fingerprints
 from zerogap.certify.gradient import check_gradient
 from zerogap.certify.identity import check_identity
+from zerogap.certify.learning import LEARNING_RATE, check_optimizer, check_resume
 from zerogap.certify.probe_batch import probe_requests, samples_of
 from zerogap.certify.round_trips import ModelFolder, Scores, check_round_trips
 from zerogap.certify.rows import Reported, check_rows
@@ -21,7 +22,7 @@ from zerogap.foreign import transformers_log_probs
 from zerogap.obs import Phase
 from zerogap.run.export import export_policy
 from zerogap.run.policy import load_policy
-from zerogap.train import TrainMetrics
+from zerogap.train import NativeTrainer, TrainMetrics
 from zerogap.types import GenerateRequest, Sample
 from zerogap.weights import Publisher, SharedWeights, WeightVersions, digest_weights, named_weights
 
@@ -50,6 +51,8 @@ class Checks:
             (3, "gradient layout", self._gradient),
             (4, "version truth", self._versions),
             (5, "fingerprints", self._fingerprints),
+            (6, "resume", self._resume),
+            (7, "optimizer", self._optimizer),
             (8, "round trips", self._round_trips),
         ]
 
@@ -98,6 +101,21 @@ class Checks:
         weights = named_weights(self._subjects.policy.model)
         return check_fingerprints(
             weights, lambda: engine.digest().hex, lambda w: digest_weights(w).hex
+        )
+
+    def _resume(self, phase: Phase) -> Finding:
+        return check_resume(self._learner, self._samples)
+
+    def _optimizer(self, phase: Phase) -> Finding:
+        return check_optimizer(self._learner(), self._subjects.config.train, self._samples)
+
+    def _learner(self) -> NativeTrainer:
+        """A trainer that learns; its checks restore the weights."""
+        return self._subjects.trainer(
+            learning_rate=LEARNING_RATE,
+            schedule="constant",
+            updates_per_step=1,
+            old_log_probs="trainer",
         )
 
     def _round_trips(self, phase: Phase) -> Finding:

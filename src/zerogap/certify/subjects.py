@@ -1,6 +1,6 @@
 """The subjects of the checks: the policy, its engines and its trainers, built as in a run.
 
-All share one model. Nothing trains it: learning rates are 0, and a check that changes a weight restores it.
+All share one model. Learning rates are 0 unless a check gives one, and a check that changes a weight restores it.
 """
 
 from collections.abc import Sequence
