@@ -9,7 +9,7 @@ from zerogap.certify.finding import Finding, Verdict
 from zerogap.certify.fingerprints import check_fingerprints
 from zerogap.certify.gradient import check_gradient
 from zerogap.certify.identity import check_identity
-from zerogap.certify.learning import check_optimizer, check_resume
+from zerogap.certify.learning import check_optimizer, check_resume, check_trained_export
 from zerogap.certify.round_trips import ModelFolder, check_round_trips
 from zerogap.certify.rows import Reported, check_rows
 from zerogap.certify.subjects import Subjects
@@ -30,5 +30,6 @@ __all__ = [
     "check_resume",
     "check_round_trips",
     "check_rows",
+    "check_trained_export",
     "check_versions",
 ]

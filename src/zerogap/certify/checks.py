@@ -5,11 +5,18 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from torch import Tensor
+
 from zerogap.certify.finding import Finding
 from zerogap.certify.fingerprints import check_fingerprints
 from zerogap.certify.gradient import check_gradient
 from zerogap.certify.identity import check_identity
-from zerogap.certify.learning import LEARNING_RATE, check_optimizer, check_resume
+from zerogap.certify.learning import (
+    LEARNING_RATE,
+    check_optimizer,
+    check_resume,
+    check_trained_export,
+)
 from zerogap.certify.probe_batch import probe_requests, samples_of
 from zerogap.certify.round_trips import ModelFolder, Scores, check_round_trips
 from zerogap.certify.rows import Reported, check_rows
@@ -54,6 +61,7 @@ class Checks:
             (6, "resume", self._resume),
             (7, "optimizer", self._optimizer),
             (8, "round trips", self._round_trips),
+            (9, "trained export", self._trained_export),
         ]
 
     def _identity(self, phase: Phase) -> Finding:
@@ -108,6 +116,17 @@ class Checks:
 
     def _optimizer(self, phase: Phase) -> Finding:
         return check_optimizer(self._learner(), self._subjects.config.train, self._samples)
+
+    def _trained_export(self, phase: Phase) -> Finding:
+        policy, dtype = self._subjects.policy, self._subjects.config.model.dtype
+
+        def load(folder: Path) -> dict[str, Tensor]:
+            section = ModelSection(path=str(folder), dtype=dtype)
+            return named_weights(load_policy(section, seed=0).model)
+
+        return check_trained_export(
+            self._learner(), self._samples, export=lambda to: export_policy(policy, to), load=load
+        )
 
     def _learner(self) -> NativeTrainer:
         """A trainer that learns; its checks restore the weights."""

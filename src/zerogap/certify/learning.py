@@ -1,4 +1,4 @@
-"""Promises 6 and 7: a step continued from a file is the same step, and the optimizer moves each tensor as AdamW does.
+"""Promises 6, 7 and 9: a saved step continues as itself, tensors move as AdamW moves them, an export holds what was trained.
 
 AdamW is written here once more, in float64 and from its paper (https://arxiv.org/abs/1711.05101), one tensor at a time.
 """
@@ -15,7 +15,7 @@ from zerogap.certify.finding import Finding
 from zerogap.config import TrainConfig
 from zerogap.train import NativeTrainer
 from zerogap.types import Sample
-from zerogap.weights import digest_weights, trained_weights
+from zerogap.weights import digest_weights, named_weights, trained_weights
 
 LEARNING_RATE = 1e-3
 """Far above the spacing of fp32 numbers at the size of weights, so that a movement can be measured."""
@@ -96,6 +96,49 @@ def check_resume(make: Callable[[], NativeTrainer], samples: Sequence[Sample]) -
     if not moved:
         return Finding(is_kept=False, figure="the step changed no weight, so nothing was compared", cure="certify weights that are finite and not all equal")  # fmt: skip
     return Finding(is_kept=True, figure="step, save, step; load, step: weights and optimizer state the same bits")  # fmt: skip
+
+
+def check_trained_export(
+    trainer: NativeTrainer,
+    samples: Sequence[Sample],
+    *,
+    export: Callable[[Path], object],
+    load: Callable[[Path], Mapping[str, Tensor]],
+) -> Finding:
+    """Take a step, export, load the export; compare every tensor. Restores the weights.
+
+    Args:
+        trainer: at step 0 with a learning rate above 0.
+        samples: of one step, with a signal.
+        export: writes the model to a folder.
+        load: the weights of an exported folder, by name.
+    """
+    weights = named_weights(trainer.model)
+    kept = _copied(trained_weights(trainer.model))
+    before = digest_weights(weights).hex
+    try:
+        _step(trainer, samples)
+        trained = digest_weights(weights).hex
+        with TemporaryDirectory() as folder:
+            export(Path(folder))
+            exported = load(Path(folder))
+        if missing := sorted(weights.keys() ^ exported.keys()):
+            wrong = [f"{name} is on one side only" for name in missing]
+        else:
+            wrong = [
+                f"{name} is not the trained one"
+                for name, weight in weights.items()
+                if not torch.equal(weight, exported[name])
+            ]
+        found = digest_weights(exported).hex
+    finally:
+        _restore(trainer, kept)
+    if trained == before:
+        return Finding(is_kept=False, figure="the step changed no weight, so nothing was compared", cure="certify weights that are finite and not all equal")  # fmt: skip
+    if wrong or found != trained:
+        cure = "the export is another model than the one that was trained: do not use it; please report it"
+        return Finding(is_kept=False, figure=f"export after a step: digest {found[:12]}, trained {trained[:12]}; {len(wrong)} of {len(weights)} tensors: {'; '.join(wrong[:3])}", cure=cure)  # fmt: skip
+    return Finding(is_kept=True, figure=f"step, export, load: all {len(weights)} tensors the trained ones, digest {found[:12]}")  # fmt: skip
 
 
 def _step(trainer: NativeTrainer, samples: Sequence[Sample]) -> None:

@@ -1,4 +1,4 @@
-"""Promises 6 and 7 hold, and each fails on the faults that it is there for."""
+"""Promises 6, 7 and 9 hold, and each fails on the faults that it is there for."""
 
 from copy import deepcopy
 
@@ -8,7 +8,11 @@ from helpers.planted_fault import planted_fault
 from helpers.recipes import TINY_POLICY, run_config
 
 from zerogap.certify import Subjects, check_optimizer, check_resume
+from zerogap.certify import checks as checks_module
+from zerogap.certify.checks import Checks
 from zerogap.certify.learning import LEARNING_RATE
+from zerogap.obs import Phase
+from zerogap.run.export import export_policy
 from zerogap.run.policy import load_policy
 from zerogap.train.optimizer import Optimizer
 from zerogap.weights import digest_weights, named_weights
@@ -26,7 +30,11 @@ def resume(subjects, samples):
     return check_resume(lambda: learner(subjects), samples)
 
 
-@pytest.mark.parametrize("check", [optimizer, resume])
+def trained_export(subjects, samples):
+    return next(check for promise, _, check in Checks(subjects).all() if promise == 9)(Phase())
+
+
+@pytest.mark.parametrize("check", [optimizer, resume, trained_export])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_sound_trainer_passes_and_the_weights_are_as_before(check, dtype, samples):
     config = run_config(model=TINY_POLICY | {"dtype": dtype})
@@ -92,3 +100,20 @@ def test_a_checkpoint_with_the_moments_of_the_step_before_is_noticed(
         finding = resume(subjects, samples)
     assert not finding.is_kept
     assert "differs from the uninterrupted step in: weights" in finding.figure
+
+
+def test_an_export_of_the_embeddings_of_load_time_is_noticed(subjects, samples, monkeypatch):
+    embeddings = named_weights(subjects.policy.model)["embed_tokens.weight"]
+    loaded = embeddings.detach().clone()
+
+    def stale(policy, folder):
+        trained = embeddings.detach().clone()
+        with torch.no_grad():
+            embeddings.copy_(loaded)
+            export_policy(policy, folder)
+            embeddings.copy_(trained)
+
+    monkeypatch.setattr(checks_module, "export_policy", stale)
+    finding = trained_export(subjects, samples)
+    assert not finding.is_kept
+    assert "1 of 18 tensors: embed_tokens.weight is not the trained one" in finding.figure
