@@ -11,6 +11,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock = path / ".lock"
         self.config = path / "config.json"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"

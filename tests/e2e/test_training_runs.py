@@ -12,48 +12,13 @@ import pytest
 import torch
 from helpers import signalled_run
 from helpers.commands import python_process, zerogap, zerogap_process
+from helpers.tiny_runs import arguments, metrics, run
 from safetensors.torch import load_file
 
 from zerogap.obs import read_jsonl
 from zerogap.rollout import load_rollouts
 
 pytestmark = pytest.mark.e2e
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
-SMALL = {
-    "rollout.prompts_per_step": "4",
-    "rollout.group_size": "4",
-    "model.init.num_layers": "2",
-    "model.init.hidden_size": "64",
-    "model.init.intermediate_size": "128",
-    "model.init.num_heads": "4",
-    "evaluate.every": "2",
-    "run.checkpoint_every": "2",
-    "run.steps": "6",
-    "train.warmup_steps": "1",
-}
-_TIMED = ("_s", "tokens_per_s", "peak_bytes")
-
-
-def arguments(folder: Path, **overrides: str) -> list[str]:
-    values = (
-        SMALL | {"run.dir": str(folder)} | {k.replace("__", "."): v for k, v in overrides.items()}
-    )
-    flags = [part for key, value in values.items() for part in (f"--{key}", value)]
-    return ["train", str(RECIPE), *flags]
-
-
-def run(folder: Path, **overrides: str) -> str:
-    """The output of the command."""
-    done = zerogap(*arguments(folder, **overrides))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl without the times."""
-    lines = read_jsonl(folder / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if not k.endswith(_TIMED)} for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +74,7 @@ def test_the_first_ctrl_c_finishes_the_step_and_saves_it(uninterrupted: Path, tm
     folder = tmp_path / "interrupted"
     asked = signalled("SIGINT", "step/generate", 3, folder)
     assert "will be finished and saved" in asked.stdout, asked.stdout + asked.stderr
+    assert asked.returncode == 128 + signal.SIGINT
     assert metrics(folder)[-1]["step"] == 3
     assert (folder / "checkpoints" / "step_000003").exists()
     run(folder)

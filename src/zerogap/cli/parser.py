@@ -30,7 +30,7 @@ _EXAMPLES = """examples:
 """
 
 _TRAIN_EXAMPLES = """To continue an interrupted run, give the same command again.
-Exit code: 0 done, 2 after an error, 3 if an alarm stopped the run (watch.stop), 130 after a second Ctrl-C.
+Exit code: 0 done, 2 after an error, 3 if an alarm stopped the run (watch.stop), 130 after Ctrl-C, 143 after SIGTERM.
 
 examples:
   zerogap train recipes/quickstart.toml

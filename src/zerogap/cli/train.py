@@ -30,6 +30,9 @@ def train(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     from zerogap import run
 
     result = run.train(resolved.config, quiet=arguments.quiet)
+    if result.signal is not None:
+        # As a shell reports a process that a signal ended: `zerogap train ... && next` must not go on.
+        return 128 + result.signal
     return ALARMED if result.is_alarmed else 0
 
 

@@ -5,8 +5,8 @@ that is killed and started again ends with the same results.
 """
 
 import resource
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from rich.console import Console
 
 from zerogap.algorithms import call_user_function, check_user_functions
 from zerogap.config import RunConfig
-from zerogap.errors import NumericsError
+from zerogap.errors import NumericsError, RunFolderError
 from zerogap.ledger import StartedAudit, trained_gap
+from zerogap.models import hf_tensors
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
 from zerogap.report import write_report
 from zerogap.rollout import (
@@ -38,6 +39,7 @@ from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
+from zerogap.run.lock import owned
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
     describe_acceptance,
@@ -61,12 +63,14 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
     with_rates,
 )
+from zerogap.run.storing import DiskNeed, storing
 from zerogap.run.versions import version_line
 from zerogap.run.workload import Workload
 from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
 from zerogap.types import exclusion_reason
 from zerogap.watch import BudgetController, Watch
+from zerogap.weights import trained_weights
 
 
 class TrainingRun:
@@ -95,6 +99,7 @@ class TrainingRun:
         self._open.close()
 
     def _begin(self) -> None:
+        self._open.enter_context(owned(self.folder))
         open_run_folder(self.folder, self.config)
         # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
@@ -113,6 +118,7 @@ class TrainingRun:
         self._open.callback(lambda: self.components.serving.close())
         self.workload = self._open.enter_context(Workload(self.config, policy))
         self._describe()
+        self._say(self._disk_need().check(self.folder))
         resumed_step = self._load()
         self._open_files(-1 if resumed_step is None else resumed_step)
         if resumed_step is None:
@@ -148,7 +154,12 @@ class TrainingRun:
 
         Raises:
             MismatchError: the gap stays above the budget, and no remedy is left. The step is saved first.
+            RunFolderError: something cannot be written; says what is safe.
         """
+        with self._saying_what_is_safe():
+            self._advance()
+
+    def _advance(self) -> None:
         step, metrics = self.step_number + 1, StepMetrics()
         prompts_before = self.workload.stream.state_dict()
         with self.files.spans.span("step", step=step):
@@ -274,7 +285,7 @@ class TrainingRun:
             name: {"item_id": item.item_id, "question": item.question, "answer": item.answer}
             for name, item in gathered.drawn.items.items()
         }
-        with self.files.spans.span("save_rollouts"):
+        with self.files.spans.span("save_rollouts"), storing(self.folder.rollouts(step)):
             if others := gathered.not_trained.samples:
                 save_rollouts(self.folder.not_trained(step), others, notes=notes)
             save_rollouts(
@@ -338,7 +349,7 @@ class TrainingRun:
     def _checkpoint(self) -> None:
         if self._checkpointed_step == self.step_number:
             return
-        with self.files.spans.span("checkpoint"):
+        with self.files.spans.span("checkpoint"), storing(self.folder.checkpoint(self.step_number)):
             save_checkpoint(
                 self.folder.checkpoints,
                 self.step_number,
@@ -382,11 +393,29 @@ class TrainingRun:
         )
 
     def finish(self) -> None:
-        """Checkpoint, export (when the run is complete) and report."""
+        """Checkpoint, export (when the run is complete) and report.
+
+        Raises:
+            RunFolderError: something cannot be written; says what is safe.
+        """
+        with self._saying_what_is_safe():
+            self._finish()
+
+    @contextmanager
+    def _saying_what_is_safe(self) -> Generator[None]:
+        try:
+            yield
+        except RunFolderError as error:
+            kept = self._checkpointed_step
+            safe = f"step {kept} is saved" if kept > 0 else "no step is saved yet"
+            msg = f"{error}; {safe}: make room or mend the folder's permissions, then run the same command again to continue"
+            raise RunFolderError(msg) from error
+
+    def _finish(self) -> None:
         if self.step_number:
             self._checkpoint()
         if self.is_finished:
-            with self.files.spans.span("export"):
+            with self.files.spans.span("export"), storing(self.folder.export):
                 export_policy(self.components.policy, self.folder.export)
         took = format_duration(monotonic_s() - self._began_s)
         if self.is_finished:
@@ -403,7 +432,8 @@ class TrainingRun:
 
     def _write_report(self) -> None:
         decode = self.components.policy.tokenizer.decode
-        path = write_report(self.folder.path, decode_token=lambda i: decode([i], False))
+        with storing(self.folder.path):
+            path = write_report(self.folder.path, decode_token=lambda i: decode([i], False))
         self._console.print(f"report: {path}")
 
     # ------------------------------------------------------------ setting up
@@ -414,6 +444,15 @@ class TrainingRun:
         self._say(
             f"policy: {num_parameters / 1e6:.1f} M parameters, vocabulary {policy.vocab_limit:,}; "
             f"prompts: {len(self.workload.items)} to train, {len(self.workload.evaluation.items)} held out; folder: {self.folder.path}"
+        )
+
+    def _disk_need(self) -> DiskNeed:
+        model, components = self.components.policy.model, self.components
+        weights = sum(tensor.nbytes for tensor in trained_weights(model).values())
+        return DiskNeed.of(
+            self.config.run,
+            checkpoint=weights * (1 + self.config.rollout.lag) + components.trainer.num_saved_bytes,
+            export=sum(t.numel() for _, t in hf_tensors(model)) * (2 if model.is_bf16 else 4),
         )
 
     def _open_files(self, resumed_step: int) -> None:
