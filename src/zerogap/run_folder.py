@@ -13,6 +13,7 @@ class RunFolder:
         self.path = path
         self.lock = path / ".lock"
         self.config = path / "config.json"
+        self.inputs = path / "inputs.json"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.jsonl"

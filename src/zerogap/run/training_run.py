@@ -39,6 +39,7 @@ from zerogap.run.export import export_policy
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
+from zerogap.run.inputs import check_inputs
 from zerogap.run.lock import owned
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
@@ -101,6 +102,8 @@ class TrainingRun:
     def _begin(self) -> None:
         self._open.enter_context(owned(self.folder))
         open_run_folder(self.folder, self.config)
+        if changed := check_inputs(self.folder, self.config):
+            self._console.print(changed)
         # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
         with self._progress.phase("loading the model"):

@@ -1,5 +1,6 @@
 import io
 import json
+import signal
 import subprocess
 import sys
 import tomllib
@@ -59,7 +60,7 @@ def _step(rid, index, text, *, ended=None):
 
 
 def test_train_gets_the_resolved_config(fake_run, recipe):
-    fake_run.results["train"] = SimpleNamespace(is_alarmed=False)
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=False, signal=None)
     assert main(["train", recipe, "--run.steps", "7", "--quiet", "--numerics=fast"]) == 0
     ((name, (config,), kwargs),) = fake_run.calls
     assert (name, config.run.steps, config.numerics) == ("train", 7, "fast")
@@ -67,8 +68,14 @@ def test_train_gets_the_resolved_config(fake_run, recipe):
 
 
 def test_a_script_can_tell_that_an_alarm_stopped_a_run(fake_run, recipe):
-    fake_run.results["train"] = SimpleNamespace(is_alarmed=True)
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=True, signal=None)
     assert main(["train", recipe]) == 3
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_script_can_tell_that_a_signal_ended_a_run(fake_run, recipe, number, code):
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=False, signal=number)
+    assert main(["train", recipe]) == code
 
 
 OWN = {
