@@ -166,6 +166,10 @@ def tokenizer_folder(path: Path) -> Path:
         f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()
     ).hexdigest()[:16]
     folder = read_environment().cache / "tokenizers" / key
-    if not (folder / "tokenizer.json").exists():
-        write_tokenizer_files(path, folder)
+    try:
+        if not (folder / "tokenizer.json").exists():
+            write_tokenizer_files(path, folder)
+    except OSError as error:
+        msg = f"the tokenizer of {path} cannot be stored in {folder} ({error.strerror}); set ZEROGAP_CACHE to a folder that you can write, on a disk with room"
+        raise ModelError(msg) from error
     return folder

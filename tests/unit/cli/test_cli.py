@@ -1,5 +1,7 @@
+import errno
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -121,6 +123,27 @@ def test_an_error_to_correct_is_a_message_without_a_traceback(fake_run, recipe, 
     fake_run.results["train"] = ModelError("no such folder")
     assert main(["train", recipe]) == 2
     assert capsys.readouterr().err == "zerogap train: no such folder\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "path"),
+    [(errno.ENOSPC, None), (errno.EACCES, "/x/y"), (errno.ENOTDIR, "/x/y"), (errno.EROFS, "/x")],
+)
+def test_a_disk_or_path_that_cannot_be_used_is_one_sentence(fake_run, recipe, capsys, number, path):
+    fake_run.results["train"] = OSError(number, os.strerror(number), path)
+    assert main(["train", recipe]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert os.strerror(number) in shown
+    assert path is None or f"{path}: " in shown
+    with pytest.raises(OSError, match=os.strerror(number)):
+        main(["train", recipe, "--traceback"])
+
+
+def test_an_error_of_a_users_function_keeps_its_traceback(fake_run, recipe):
+    fake_run.results["train"] = FileNotFoundError(errno.ENOENT, "no such file", "/x")
+    with pytest.raises(FileNotFoundError):
+        main(["train", recipe])
 
 
 def test_traceback_shows_where_an_error_came_from(fake_run, recipe):
