@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from torch import Tensor
@@ -36,11 +37,15 @@ class GenerateProgress:
     """Tokens drawn for them so far."""
 
 
+_VERSION = attrgetter("_version")
+
+
 class Engine(EngineCore):
     """Generates from, and scores with, a ``CausalLM`` that may at the same time be trained.
 
     The model's parameters are read in place. Change them between ``begin_weight_update`` and ``end_weight_update``
-    (``weights.Publisher`` calls both), or all at once between two steps and call ``set_weight_version`` afterwards.
+    (``weights.Publisher`` calls both), or all at once between two steps and call ``set_weight_version`` afterwards: without it
+    the engine refuses to go on.
 
     Example:
         ``Engine(model, kv_cache_tokens=16_384, eos_token_ids=tokenizer.eos_token_ids,
@@ -90,6 +95,8 @@ class Engine(EngineCore):
         _check("weight_version", weight_version, 0)
         _check("seed", seed, 0)
         self._model = model
+        self._parameters = list(model.parameters())
+        self._num_changes = self._count_changes()
         super().__init__(
             ModelRunner(model, num_pages=limits.num_pages, gemm=gemm),
             limits,
@@ -174,6 +181,19 @@ class Engine(EngineCore):
                 if not sequence.is_finished:
                     self._scheduler.finish(sequence)
         return sequence.score.log_probs
+
+    def _count_changes(self) -> int:
+        """How often the parameters were changed in place. torch counts, whoever does it; its own fused optimizers do not count."""
+        return sum(map(_VERSION, self._parameters))
+
+    def _use_version(self, version: int) -> None:
+        super()._use_version(version)
+        self._num_changes = self._count_changes()
+
+    def _refuse_if_changed(self) -> None:
+        if self._count_changes() != self._num_changes:
+            msg = f"the model's weights changed after version {self.weight_version} was set: its tokens would be marked with weights that did not draw them, and cached keys and values are of other weights; call set_weight_version({self.weight_version + 1}) after each update"
+            raise EngineStateError(msg)
 
     def digest(self) -> WeightDigest:
         """Which weights forward passes read now."""
