@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import signalled_run
 from helpers.commands import python_process, zerogap, zerogap_process
-from helpers.tiny_runs import arguments, metrics, run
+from helpers.tiny_runs import RECIPE, arguments, metrics, run
 from safetensors.torch import load_file
 
 from zerogap.obs import read_jsonl
@@ -165,8 +165,30 @@ def test_a_run_leaves_a_model_that_transformers_loads_and_a_report(uninterrupted
 
 def test_the_export_command_writes_the_same_model(uninterrupted: Path, tmp_path: Path):
     assert zerogap("export", uninterrupted, tmp_path / "out").returncode == 0
-    one, two = (f / "model.safetensors" for f in (uninterrupted / "export", tmp_path / "out"))
-    assert one.read_bytes() == two.read_bytes()
+    for name in ("model.safetensors", "README.md", "config.json", "tokenizer.json"):
+        one, two = (f / name for f in (uninterrupted / "export", tmp_path / "out"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_export_command_writes_an_older_or_the_best_checkpoint(
+    uninterrupted: Path, tmp_path: Path
+):
+    evaluated = {line["step"]: line["eval/reward/mean"] for line in metrics(uninterrupted) if line["step"] in (4, 6)}  # fmt: skip
+    best = max(evaluated, key=lambda step: (evaluated[step], step))
+    for flags, step in ((["--step", "4"], 4), (["--best"], best)):
+        out = tmp_path / flags[0]
+        done = zerogap("export", uninterrupted, out, *flags)
+        assert done.returncode == 0, done.stderr
+        assert f"after step {step} " in done.stdout
+        weights = load_file(
+            uninterrupted / f"checkpoints/step_{step:06d}/weights/model.safetensors"
+        )
+        exported = load_file(out / "model.safetensors")
+        assert torch.equal(exported["model.norm.weight"], weights["norm.weight"])
+        assert f"| {evaluated[step]:.3f} |" in (out / "README.md").read_text()
+    refused = zerogap("export", uninterrupted, tmp_path / "none", "--step", "2")
+    assert refused.returncode == 2
+    assert "no checkpoint of step 2, only 4, 6" in refused.stderr
 
 
 def test_a_finished_run_started_again_changes_nothing(uninterrupted: Path):
@@ -194,7 +216,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(uninterrupted: Path, tmp
     done = zerogap(*arguments(folder))
     assert done.returncode == 2
     assert "step_000006" in done.stderr
-    assert "fingerprint" in done.stderr
+    assert "model.safetensors is not as it was saved" in done.stderr
 
 
 def test_the_folder_says_what_ran(uninterrupted: Path):

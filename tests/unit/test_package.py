@@ -24,10 +24,10 @@ def test_every_name_is_that_of_its_room(name):
 
 def test_the_lists_agree_and_an_unknown_name_is_an_attribute_error():
     assert set(zerogap.__all__) == zerogap._ROOM_OF.keys()
-    with pytest.raises(AttributeError, match="no attribute 'Enginee'"):
-        _ = zerogap.Enginee
+    with pytest.raises(AttributeError, match="no attribute 'Engineer'"):
+        _ = zerogap.Engineer
     with pytest.raises(ImportError):
-        exec("from zerogap import Enginee")
+        exec("from zerogap import Engineer")
 
 
 def test_importing_the_package_imports_no_room():

@@ -63,7 +63,9 @@ examples:
 """
 
 _EXPORT_EXAMPLES = """examples:
-  zerogap export runs/quickstart my-model       a folder that transformers loads
+  zerogap export runs/quickstart my-model               a folder that transformers loads
+  zerogap export runs/quickstart my-model --step 20     of an older checkpoint
+  zerogap export runs/quickstart my-model --best        of the one with the best evaluation
 """
 
 _MODEL_HELP = "folder in Hugging Face format, hub id, .gguf file, or package:<module>/<file>"
@@ -164,12 +166,15 @@ def _add_certify(commands: Commands) -> None:
 
 
 def _add_export(commands: Commands) -> None:
-    parser = _add(
-        commands, "export", "write a run's newest weights as a model folder", _EXPORT_EXAMPLES
-    )
+    parser = _add(commands, "export", "write a run's weights as a model folder", _EXPORT_EXAMPLES)
     parser.set_defaults(run=export)
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
     parser.add_argument("out", metavar="OUT", help="folder to create")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--step", type=int, help="of the checkpoint; default: the newest one")
+    which.add_argument(
+        "--best", action="store_true", help="the checkpoint with the best evaluation"
+    )
 
 
 def _add_recorded(commands: Commands) -> None:

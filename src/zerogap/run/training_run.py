@@ -52,6 +52,7 @@ from zerogap.run.messages import (
     warning_of_audit,
     warning_of_truncation,
 )
+from zerogap.run.model_card import model_card
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation, show_training
@@ -419,7 +420,8 @@ class TrainingRun:
             self._checkpoint()
         if self.is_finished:
             with self.files.spans.span("export"), storing(self.folder.export):
-                export_policy(self.components.policy, self.folder.export)
+                card = model_card(self.config, self.folder, step=self.step_number)
+                export_policy(self.components.policy, self.folder.export, card=card)
         took = format_duration(monotonic_s() - self._began_s)
         if self.is_finished:
             self._console.print(

@@ -244,9 +244,21 @@ def test_certify_says_by_its_exit_code_what_does_not_hold(fake_run, capsys):
 
 
 def test_export_passes_both_folders(fake_run, capsys):
-    assert main(["export", "runs/x", "out"]) == 0
-    assert [str(path) for path in fake_run.calls[0][1]] == ["runs/x", "out"]
-    assert "zerogap generate out" in capsys.readouterr().out
+    fake_run.results["export_run"] = 20
+    for flags, given in (
+        ([], {"step": None, "best": False}),
+        (["--step", "20"], {"step": 20, "best": False}),
+        (["--best"], {"step": None, "best": True}),
+    ):
+        assert main(["export", "runs/x", "out", *flags]) == 0
+        _, paths, kwargs = fake_run.calls[-1]
+        assert [str(path) for path in paths] == ["runs/x", "out"]
+        assert kwargs == given
+        shown = capsys.readouterr().out
+        assert "after step 20" in shown
+        assert "zerogap generate out" in shown
+    with pytest.raises(SystemExit):
+        main(["export", "runs/x", "out", "--best", "--step", "20"])
 
 
 def test_audit_prints_lines_or_one_object_and_writes_the_page(fake_run, capsys):
