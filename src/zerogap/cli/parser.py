@@ -11,6 +11,7 @@ from zerogap.cli.audit import audit
 from zerogap.cli.capsule import capsule, replay
 from zerogap.cli.certify import certify
 from zerogap.cli.evaluate import evaluate
+from zerogap.cli.explain import explain
 from zerogap.cli.export import export
 from zerogap.cli.generate import generate
 from zerogap.cli.recipes import init, recipes
@@ -21,7 +22,7 @@ from zerogap_bench.command import bench
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _EXAMPLES = """examples:
-  zerogap recipes
+  zerogap recipes                    what there is
   zerogap certify quickstart
   zerogap train quickstart
   zerogap generate runs/quickstart/export --prompt "What is 6 times 7?"
@@ -39,16 +40,23 @@ examples:
   zerogap train quickstart --run.steps 20 --train.learning_rate 3e-6
   zerogap train base.toml mine.toml --run.dir runs/mine     later files override earlier ones, flags override files
   zerogap train quickstart --dry-run                        every key, its value and its source
+  zerogap train quickstart --dry-run --explain              and its meaning
 """
 
 _RECIPES_EXAMPLES = """examples:
-  zerogap recipes
+  zerogap recipes                    what there is
   zerogap train tiny losses/dapo     one of losses/ on top of another recipe
 """
 
 _INIT_EXAMPLES = """examples:
   zerogap init quickstart            writes quickstart.toml
   zerogap init losses/gspo mine.toml
+"""
+
+_EXPLAIN_EXAMPLES = """examples:
+  zerogap explain                                   every table with its keys
+  zerogap explain rollout.sampling.temperature
+  zerogap explain corrections                       all keys of a table
 """
 
 _GENERATE_EXAMPLES = """examples:
@@ -115,6 +123,10 @@ def _add_recipes(commands: Commands) -> None:
     parser.set_defaults(run=init)
     parser.add_argument("name", metavar="NAME", help="as `zerogap recipes` lists it")
     parser.add_argument("out", metavar="OUT", nargs="?", help="default: NAME.toml, here")
+    parser = _add(commands, "explain", "say what a key of a recipe means", _EXPLAIN_EXAMPLES)
+    parser.set_defaults(run=explain)
+    parser.add_argument("keys", nargs="*", metavar="KEY", help="a key or a table; none: list all")
+    parser.add_argument("--markdown", action="store_true", help="print docs/recipe.md")
 
 
 def _add_train(commands: Commands) -> None:
@@ -127,6 +139,7 @@ def _add_train(commands: Commands) -> None:
         "recipes", nargs="+", metavar="RECIPE", help=f"{_RECIPE_HELP}; {_OVERRIDE_HELP}"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    parser.add_argument("--explain", action="store_true", help="with --dry-run: say what keys mean")
     recorded_arguments.add_quiet(parser)
 
 

@@ -16,7 +16,7 @@ from zerogap.cli.overrides import TOP_LEVEL_KEYS, split_overrides
 from zerogap.cli.parser import build_parser
 from zerogap.config import RunConfig
 from zerogap.config.load import config_from_toml
-from zerogap.config.problems import _sections
+from zerogap.config.problems import sections_of
 from zerogap.errors import ModelError
 from zerogap.types import FinishReason, GenerateOutput
 
@@ -338,13 +338,26 @@ def test_overrides_are_told_apart_from_a_commands_own_arguments():
 
 
 def test_every_key_outside_a_section_can_be_overridden():
-    scalars = [n for n, f in RunConfig.model_fields.items() if not list(_sections(f.annotation))]
+    scalars = [n for n, f in RunConfig.model_fields.items() if not list(sections_of(f.annotation))]
     assert tuple(scalars) == TOP_LEVEL_KEYS
 
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "generate", "eval", "certify", "export", "audit", "capsule", "replay", "bench"],
+    [
+        "recipes",
+        "init",
+        "explain",
+        "train",
+        "generate",
+        "eval",
+        "certify",
+        "export",
+        "audit",
+        "capsule",
+        "replay",
+        "bench",
+    ],
 )
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as ending:
