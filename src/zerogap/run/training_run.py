@@ -6,7 +6,7 @@ that is killed and started again ends with the same results.
 
 import resource
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from rich.console import Console
 
 from zerogap.algorithms import call_user_function, check_user_functions
 from zerogap.config import RunConfig
-from zerogap.errors import NumericsError
+from zerogap.data import build_prompt_sets
+from zerogap.errors import NumericsError, RewardFailed
 from zerogap.ledger import StartedAudit, trained_gap
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
 from zerogap.report import write_report
@@ -35,6 +36,7 @@ from zerogap.run.checkpoint import (
 )
 from zerogap.run.components import Components
 from zerogap.run.export import export_policy
+from zerogap.run.failures import FailedRewards
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
@@ -52,6 +54,7 @@ from zerogap.run.messages import (
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation, show_training
+from zerogap.run.rewards import recipe_rewards
 from zerogap.run.serving import RolloutEngine
 from zerogap.run.step_metrics import (
     acceptance_metrics,
@@ -78,6 +81,7 @@ class TrainingRun:
         self._console, self._is_quiet = console, is_quiet
         self._progress = Progress(console, is_quiet=is_quiet)
         self._open = ExitStack()
+        self._failed_rewards = FailedRewards(console.print)
         self._began_s = monotonic_s()
         self._checkpointed_step = -1
         self._trained_step = -1
@@ -98,6 +102,11 @@ class TrainingRun:
         open_run_folder(self.folder, self.config)
         # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
+        # Before the model is loaded: a file or a function with a mistake is found within a second.
+        sets = build_prompt_sets(self.config.data)
+        rewards = self._open.enter_context(closing(recipe_rewards(self.config, sets)))
+        for line in rewards.describe():
+            self._say(line)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
         check_user_functions(self.config.user_functions)
@@ -111,9 +120,10 @@ class TrainingRun:
                 self._console.print(line)
         self.components = Components(self.config, policy, say=self._say)
         self._open.callback(lambda: self.components.serving.close())
-        self.workload = self._open.enter_context(Workload(self.config, policy))
+        self.workload = Workload(self.config, policy, sets=sets, rewards=rewards)
         self._describe()
         resumed_step = self._load()
+        self._first_step = (resumed_step or 0) + 1
         self._open_files(-1 if resumed_step is None else resumed_step)
         if resumed_step is None:
             self._publish(0)
@@ -148,11 +158,13 @@ class TrainingRun:
 
         Raises:
             MismatchError: the gap stays above the budget, and no remedy is left. The step is saved first.
+            RewardFailed: no completion of the first step got a reward. The step's rollouts are saved first.
         """
         step, metrics = self.step_number + 1, StepMetrics()
         prompts_before = self.workload.stream.state_dict()
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
+            self._check_rewards(step, gathered)
             try:
                 audit = self._start_audit(step, gathered.trained)
                 own_log_probs = self._train(step, gathered.trained, metrics)
@@ -192,6 +204,19 @@ class TrainingRun:
         # The next weights cannot use the cached keys and values, and the backward pass needs their memory.
         self.engine.release_memory_occupation()
         return gathered
+
+    def _check_rewards(self, step: int, gathered: Gathered) -> None:
+        """Say why samples have no reward; if that is so for all of the first step, save them and end the run."""
+        is_first = step == self._first_step
+        try:
+            self._failed_rewards.take(
+                f"step {step}", gathered.drawn.samples, must_have_one=is_first
+            )
+        except RewardFailed:
+            if self.config.obs.rollouts_every:
+                self._save_rollouts(step, gathered, None)
+            self._write_report()
+            raise
 
     def _start_audit(self, step: int, rollouts: Rollouts) -> StartedAudit:
         """Start the ledger's audit before any weight changes."""
@@ -316,11 +341,14 @@ class TrainingRun:
                 f"step {self.step_number}: evaluate", total=total, unit="completions"
             ) as phase,
         ):
-            self.workload.evaluation.run(
+            samples = self.workload.evaluation.run(
                 partial(self.workload.collector, serving.evaluator),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
+        self._failed_rewards.take(
+            f"evaluation at step {self.step_number}", samples, must_have_one=self.step_number == 0
+        )
         # A resumed run starts with an empty prefix cache. Without the flush, the next step's counts would differ from its.
         serving.evaluator.call(lambda engine: engine.flush_cache()).result()
         if serving.is_copy:

@@ -4,8 +4,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zerogap.obs import GAP_SOURCES, AlarmKind
+from zerogap.types import Outcome
 
 Metrics = Mapping[str, float]
+
+_WHY_FAILED: dict[Outcome, str] = {
+    Outcome.VERIFIER_FAILED: "the reward function raised, took too long or returned no usable number; each first reason was printed, and all are in the step's samples.jsonl as outcome_detail",
+    Outcome.ENVIRONMENT_FAILED: "the environment raised between turns",
+    Outcome.INFRASTRUCTURE_FAILED: "the generator did not return them",
+}
 
 _SOURCES = {
     "tokens": "re-encoded text gave other ids than were sampled",
@@ -78,6 +85,14 @@ def _of_signal(metrics: Metrics) -> str:
     return f"most groups have equal rewards{_reward(metrics)}: the questions are too easy or too hard for this policy"
 
 
+def _of_failures(metrics: Metrics) -> str:
+    counts = {kind: metrics.get(f"outcome/{kind}", 0.0) for kind in Outcome if not kind.is_valid}
+    worst = max(counts, key=lambda kind: counts[kind])
+    if not counts[worst]:
+        return "samples failed"
+    return f"{counts[worst]:.0f} of {metrics.get('rollout/num_samples', 0.0):.0f} samples are {worst}: {_WHY_FAILED.get(worst, 'see their outcome_detail')}"
+
+
 def _of_numerics(metrics: Metrics) -> str:
     return "look for the first NaN or infinity in this step's rollouts, gradient and new weights"
 
@@ -92,5 +107,6 @@ _SUSPECTS: dict[AlarmKind, Callable[[Metrics], str]] = {
     "gradient": _of_gradient,
     "truncation": _of_truncation,
     "signal": _of_signal,
+    "failures": _of_failures,
     "numerics": _of_numerics,
 }
