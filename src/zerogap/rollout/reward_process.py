@@ -36,6 +36,8 @@ class RewardProcess:
         self._connection, theirs = Pipe()
         self._source = source
         self.is_dead = False
+        self.is_late = False
+        """Whether it was ended because an answer took too long."""
         self._ending = threading.Lock()
         command = [
             sys.executable,
@@ -80,6 +82,7 @@ class RewardProcess:
         """The rewards of completions of one prompt, or why there are none. Ends the process if it does not answer in time."""
         self._send(requests)
         if not self._connection.poll(timeout_s):
+            self.is_late = True
             self.end()
             why = f"the reward function took longer than {timeout_s} s"
             return [RewardFailed(why)] * len(requests)

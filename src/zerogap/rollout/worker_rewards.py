@@ -25,6 +25,10 @@ from zerogap.rollout.reward_process import RewardProcess
 from zerogap.rollout.reward_source import RewardSource
 from zerogap.rollout.rewards import RewardRequest, RewardResult
 
+_MAX_LATE = 8
+"""Calls that may exceed the deadline before the first answer. If there is none then, every call hangs: to wait for each of a
+step's hundreds would take hours."""
+
 
 class WorkerRewards:
     """A pool of reward processes. Owns them: ``close`` ends exactly these, as does garbage collection of the pool."""
@@ -64,6 +68,8 @@ class WorkerRewards:
             answer_name=answer_name,
         )
         self._key, self._timeout_s = key, timeout_s
+        self._num_answers = self._num_late = 0
+        self._counting = threading.Lock()
         self._workers: list[RewardProcess] = []
         # Each busy process has a thread that waits for it.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="zerogap-reward")
@@ -106,11 +112,17 @@ class WorkerRewards:
         self._finalizer()
 
     def _answer(self, task: _Task) -> list[RewardResult | RewardFailed]:
+        if not self._num_answers and self._num_late >= _MAX_LATE:
+            why = f"the reward function took longer than {self._timeout_s:g} s in each of its first {self._num_late} calls, so it was not called again"
+            return [RewardFailed(why)] * task.size
         try:
             worker = self._idle.pop()
         except IndexError:
             worker, _ = self._add_worker()
         result = task.work(worker, timeout_s=self._timeout_s)
+        with self._counting:
+            self._num_late += worker.is_late
+            self._num_answers += not worker.is_dead
         if worker.is_dead:
             self._workers.remove(worker)
         else:
@@ -131,6 +143,11 @@ class _Task:
         self._worker: RewardProcess | None = None
         self._is_cancelled = False
         self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Completions of the call."""
+        return len(self._requests)
 
     def work(self, worker: RewardProcess, *, timeout_s: float) -> list[RewardResult | RewardFailed]:
         """Wait for the answer."""

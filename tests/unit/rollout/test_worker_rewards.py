@@ -12,7 +12,13 @@ from helpers.samples import completed_sample
 from zerogap.config.reward import MathVerifyReward, RegexReward, TaskReward
 from zerogap.data import PromptItem, PromptSets
 from zerogap.errors import ConfigError, RewardFailed
-from zerogap.rollout import RewardRequest, RewardResult, WorkerRewards, build_rewards
+from zerogap.rollout import (
+    RewardRequest,
+    RewardResult,
+    WorkerRewards,
+    build_rewards,
+    worker_rewards,
+)
 from zerogap.rollout.reward_source import RewardSource
 
 MISBEHAVE = "helpers.reward_functions:misbehave"
@@ -71,10 +77,13 @@ def test_a_failing_completion_is_a_failure_and_its_neighbours_keep_their_rewards
         assert reason in str(result)
 
 
-def test_a_stuck_process_is_killed_and_replaced(workers):
+def test_a_stuck_process_is_killed_and_replaced(workers, monkeypatch):
+    # After an answer, even one call that hangs is no reason to give up.
+    monkeypatch.setattr(worker_rewards, "_MAX_LATE", 1)
     rewards = workers(timeout_s=DEADLINE_S, num_workers=1)
     stuck = pids(rewards)
-    results_of(rewards, [request("hang"), request("ok")])
+    results = results_of(rewards, [request("ok"), request("hang"), request("ok")])
+    assert results[0] == results[2] == RewardResult(1.0)
     assert not psutil.pid_exists(stuck[0])
     assert pids(rewards) != stuck
 
@@ -84,6 +93,14 @@ def test_waiting_in_line_is_no_timeout(workers):
     rewards = workers("helpers.reward_functions:slow", timeout_s=DEADLINE_S, num_workers=1)
     results = results_of(rewards, [request("x") for _ in range(8)])
     assert all(isinstance(r, RewardResult) for r in results)
+
+
+def test_a_function_that_always_hangs_is_not_waited_for_a_hundred_times(workers, monkeypatch):
+    monkeypatch.setattr(worker_rewards, "_MAX_LATE", 2)
+    rewards = workers(timeout_s=0.1, num_workers=1)
+    *waited, last = results_of(rewards, [request("hang") for _ in range(100)])
+    assert sum("not called again" not in str(result) for result in waited) == 2
+    assert "took longer than 0.1 s in each of its first 2 calls, so it was" in str(last)
 
 
 def test_closing_ends_the_processes_and_those_only(workers):
