@@ -123,12 +123,13 @@ class Arguments:
 
 
 def columns_of(item: PromptItem, answer_name: str | None) -> Keywords:
-    """The fields of a row by name. The reference answer is there as ``answer`` and under its own name."""
+    """The fields of a row by name. The reference answer is there as ``answer`` and under its own name, also the last part of a dotted one."""
     columns = dict(item.metadata)
     if item.answer is not None:
         columns.setdefault("answer", item.answer)
         if answer_name is not None:
             columns[answer_name] = item.answer
+            columns.setdefault(answer_name.rpartition(".")[2], item.answer)
     return columns
 
 

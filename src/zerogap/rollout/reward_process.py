@@ -126,5 +126,7 @@ def _search_path() -> list[str]:
     here = os.getcwd()
     own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     own |= {f"{folder}/lib-dynload" for folder in own}
-    path = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
+    path = [
+        entry for entry in sys.path if entry and os.path.realpath(entry) != os.path.realpath(here)
+    ]
     return [*filter(own.__contains__, path), *(p for p in path if p not in own), here]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zerogap.obs import GAP_SOURCES, AlarmKind
+from zerogap.run_folder import RunFolder
 from zerogap.types import Outcome
 
 Metrics = Mapping[str, float]
@@ -36,7 +37,10 @@ def suspect(kind: AlarmKind, metrics: Metrics) -> str:
 
 
 def command(kind: AlarmKind, run_dir: Path, step: int) -> str:
-    """What to run for a closer look at ``step``: its worst tokens, all of its rollouts, or its gradient."""
+    """What to run for a closer look at ``step``: its worst tokens, all of its rollouts, its gradient, or its failures by reason."""
+    if kind == "failures":
+        samples = RunFolder(run_dir).rollouts(step) / "samples.jsonl"
+        return f'grep -o \'"outcome_detail": "[^"]*\' {samples} | sort | uniq -c'
     if kind in ("gradient", "numerics"):
         return f"zerogap capsule {run_dir} --step {step} step_{step}.zip"
     page = "" if kind == "gap" else f" --html step_{step}.html"

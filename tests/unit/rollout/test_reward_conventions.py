@@ -64,6 +64,11 @@ def test_a_function_of_trl_gets_lists_by_name_once_for_a_prompt():
     }
 
 
+def test_a_nested_answer_is_found_under_the_last_part_of_its_name():
+    results, _ = rewarded("trl_with_column", "it is 12", answer_name="info.solution")
+    assert values(results) == [1]
+
+
 def test_a_function_of_trl_gets_only_what_it_names():
     results, _ = rewarded("trl_with_column", "it is 12", "13", answer_name="solution")
     assert values(results) == [1, 0]

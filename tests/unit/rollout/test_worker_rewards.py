@@ -9,8 +9,9 @@ from helpers.reward_functions import hanging_score
 from helpers.rewards import results_of
 from helpers.samples import completed_sample
 
+from zerogap.config.data import ReasoningGymData
 from zerogap.config.reward import MathVerifyReward, RegexReward, TaskReward
-from zerogap.data import PromptItem, PromptSets
+from zerogap.data import PromptItem, PromptSets, build_prompt_sets
 from zerogap.errors import ConfigError, RewardFailed
 from zerogap.rollout import (
     RewardRequest,
@@ -274,6 +275,25 @@ def test_a_score_of_another_package_has_a_deadline():
     rewards.close()
     assert "took longer" in str(stuck)
     assert fine == RewardResult(0.5)
+
+
+def test_reasoning_gyms_score_is_computed_in_a_process_that_makes_the_data_set_again():
+    pytest.importorskip("reasoning_gym")
+    data = ReasoningGymData(
+        kind="reasoning_gym", dataset="basic_arithmetic", size=4, eval_size=1, seed=3
+    )
+    sets = build_prompt_sets(data)
+    assert sets.score_may_hang
+    item = sets.train[2]
+    rewards = build_rewards(TaskReward(kind="task"), sets)
+    asked = [
+        RewardRequest(completion=c, item=item, sample=completed_sample(c))
+        for c in (item.answer or "", "no number")
+    ]
+    right, wrong = results_of(rewards, asked)
+    rewards.close()
+    assert right == RewardResult(1.0)
+    assert wrong.value < 1
 
 
 def test_what_is_recognised_is_said_of_the_users_functions_only(workers):

@@ -1,5 +1,6 @@
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,21 @@ def test_the_alarm_of_failed_rewards_says_how_many_and_why():
     (alarm,) = report.alarms
     assert "8 of 40 samples are verifier_failed: the reward function raised" in alarm.suspect
     assert "rollout/failed_fraction = 0.2 (limit 0.1)" in alarm.line()
+
+
+def test_the_command_of_failed_rewards_counts_their_reasons(tmp_path):
+    (folder := tmp_path / "rollouts" / "step_000001").mkdir(parents=True)
+    details = ["", "slow", "slow", "KeyError: 'a'"]
+    lines = [json.dumps({"text": "x", "outcome_detail": one}) for one in details]
+    (folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    mine = Watch(WatchConfig(patience=1), tmp_path)
+    (alarm,) = mine.observe(1, CALM | BAD["failures"]).alarms
+    done = subprocess.run(["/bin/sh", "-c", alarm.command], capture_output=True, text=True, check=True)  # fmt: skip
+    assert [line.split('"outcome_detail": "') for line in done.stdout.splitlines()] == [
+        ["      1 ", ""],
+        ["      1 ", "KeyError: 'a'"],
+        ["      2 ", "slow"],
+    ]
 
 
 def test_a_checkpoint_from_before_an_alarm_existed_can_be_continued():
