@@ -6,7 +6,7 @@ that is killed and started again ends with the same results.
 
 import resource
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from rich.console import Console
 
 from zerogap.algorithms import call_user_function, check_user_functions
 from zerogap.config import RunConfig
-from zerogap.errors import NumericsError, RunFolderError
+from zerogap.data import build_prompt_sets
+from zerogap.errors import NumericsError, RewardFailed, RunFolderError
 from zerogap.ledger import StartedAudit, trained_gap
 from zerogap.models import hf_tensors
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
@@ -36,6 +37,7 @@ from zerogap.run.checkpoint import (
 )
 from zerogap.run.components import Components
 from zerogap.run.export import export_policy
+from zerogap.run.failures import FailedRewards
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
@@ -56,6 +58,7 @@ from zerogap.run.model_card import model_card
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation, show_training
+from zerogap.run.rewards import recipe_rewards
 from zerogap.run.serving import RolloutEngine
 from zerogap.run.step_metrics import (
     acceptance_metrics,
@@ -84,6 +87,7 @@ class TrainingRun:
         self._console, self._is_quiet = console, is_quiet
         self._progress = Progress(console, is_quiet=is_quiet)
         self._open = ExitStack()
+        self._failed_rewards = FailedRewards(console.print)
         self._began_s = monotonic_s()
         self._checkpointed_step = -1
         self._trained_step = -1
@@ -107,6 +111,11 @@ class TrainingRun:
             self._console.print(changed)
         # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
+        # Before the model is loaded: a file or a function with a mistake is found within a second.
+        sets = build_prompt_sets(self.config.data)
+        rewards = self._open.enter_context(closing(recipe_rewards(self.config, sets)))
+        for line in rewards.describe():
+            self._say(line)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
         check_user_functions(self.config.user_functions)
@@ -120,10 +129,11 @@ class TrainingRun:
                 self._console.print(line)
         self.components = Components(self.config, policy, say=self._say)
         self._open.callback(lambda: self.components.serving.close())
-        self.workload = self._open.enter_context(Workload(self.config, policy))
+        self.workload = Workload(self.config, policy, sets=sets, rewards=rewards)
         self._describe()
         self._say(self._disk_need().check(self.folder))
         resumed_step = self._load()
+        self._first_step = (resumed_step or 0) + 1
         self._open_files(-1 if resumed_step is None else resumed_step)
         if resumed_step is None:
             self._publish(0)
@@ -159,6 +169,7 @@ class TrainingRun:
         Raises:
             MismatchError: the gap stays above the budget, and no remedy is left. The step is saved first.
             RunFolderError: something cannot be written; says what is safe.
+            RewardFailed: no completion of the first step got a reward. The step's rollouts are saved first.
         """
         with self._saying_what_is_safe():
             self._advance()
@@ -168,6 +179,7 @@ class TrainingRun:
         prompts_before = self.workload.stream.state_dict()
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
+            self._check_rewards(step, gathered)
             try:
                 audit = self._start_audit(step, gathered.trained)
                 own_log_probs = self._train(step, gathered.trained, metrics)
@@ -207,6 +219,19 @@ class TrainingRun:
         # The next weights cannot use the cached keys and values, and the backward pass needs their memory.
         self.engine.release_memory_occupation()
         return gathered
+
+    def _check_rewards(self, step: int, gathered: Gathered) -> None:
+        """Say why samples have no reward; if that is so for all of the first step, save them and end the run."""
+        is_first = step == self._first_step
+        try:
+            self._failed_rewards.take(
+                f"step {step}", gathered.drawn.samples, must_have_one=is_first
+            )
+        except RewardFailed:
+            if self.config.obs.rollouts_every:
+                self._save_rollouts(step, gathered, None)
+            self._write_report()
+            raise
 
     def _start_audit(self, step: int, rollouts: Rollouts) -> StartedAudit:
         """Start the ledger's audit before any weight changes."""
@@ -331,11 +356,14 @@ class TrainingRun:
                 f"step {self.step_number}: evaluate", total=total, unit="completions"
             ) as phase,
         ):
-            self.workload.evaluation.run(
+            samples = self.workload.evaluation.run(
                 partial(self.workload.collector, serving.evaluator),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
+        self._failed_rewards.take(
+            f"evaluation at step {self.step_number}", samples, must_have_one=self.step_number == 0
+        )
         # A resumed run starts with an empty prefix cache. Without the flush, the next step's counts would differ from its.
         serving.evaluator.call(lambda engine: engine.flush_cache()).result()
         if serving.is_copy:

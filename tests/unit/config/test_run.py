@@ -207,7 +207,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             {"reward": {"kind": "regex", "pattern": "a"}},
             "has no group, and the first group is the answer",
         ),
-        ({"reward": {"kind": "import", "function": "no colon"}}, "match pattern"),
+        ({"reward": {"kind": "import", "function": "no colon"}}, "not module:function; for the"),
         ({"data": JSONL, "reward": {"kind": "task"}}, "has no score of its own"),
         ({"data": {"kind": "jsonl", "path": "p"}}, "answer_field is none"),
         ({"data": JSONL | {"eval_path": "e", "eval_size": 3}}, "eval_size = 3, eval_path = 'e'"),
