@@ -14,7 +14,7 @@ from zerogap.config.reward import (
     SingleReward,
     WeightedSumReward,
 )
-from zerogap.data import PromptItem, PromptSets, TaskScore
+from zerogap.data import PromptSets, TaskScore
 from zerogap.errors import ConfigError, MissingExtra
 from zerogap.rollout.comparisons import exact_reward, last_number_reward
 from zerogap.rollout.direct_rewards import DirectRewards
@@ -113,11 +113,8 @@ def _columns(sets: PromptSets, answer_name: str | None) -> set[str]:
         for items in (sets.train, sets.evaluation)
         for item in (items if isinstance(items, list) else items[:1])
     ]
-    return set.intersection(*(_names(item, answer_name) for item in rows))
-
-
-def _names(item: PromptItem, answer_name: str | None) -> set[str]:
-    return set(columns_of(item, answer_name))
+    names = [set(columns_of(item, answer_name)) for item in rows]
+    return set.intersection(*names) if names else set()
 
 
 def _workers(function: str, timeout_s: float, **options: Any) -> WorkerRewards:  # noqa: ANN401 - passed on as they are

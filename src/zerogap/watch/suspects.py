@@ -1,5 +1,6 @@
 """The probable cause of an alarm in words, and the command that shows more."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -40,7 +41,9 @@ def command(kind: AlarmKind, run_dir: Path, step: int) -> str:
     """What to run for a closer look at ``step``: its worst tokens, all of its rollouts, its gradient, or its failures by reason."""
     if kind == "failures":
         samples = RunFolder(run_dir).rollouts(step) / "samples.jsonl"
-        return f'grep -o \'"outcome_detail": "[^"]*\' {samples} | sort | uniq -c'
+        return (
+            f"""grep -oE '"outcome_detail": "[^"]+' {shlex.quote(str(samples))} | sort | uniq -c"""
+        )
     if kind in ("gradient", "numerics"):
         return f"zerogap capsule {run_dir} --step {step} step_{step}.zip"
     page = "" if kind == "gap" else f" --html step_{step}.html"
