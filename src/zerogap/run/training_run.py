@@ -107,8 +107,6 @@ class TrainingRun:
     def _begin(self) -> None:
         self._open.enter_context(owned(self.folder))
         open_run_folder(self.folder, self.config)
-        if changed := check_inputs(self.folder, self.config):
-            self._console.print(changed)
         # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
         # Before the model is loaded: a file or a function with a mistake is found within a second.
@@ -116,6 +114,8 @@ class TrainingRun:
         rewards = self._open.enter_context(closing(recipe_rewards(self.config, sets)))
         for line in rewards.describe():
             self._say(line)
+        if changed := check_inputs(self.folder, self.config):
+            self._console.print(changed)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
         check_user_functions(self.config.user_functions)
