@@ -8,24 +8,29 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import safetensors.numpy
-import safetensors.torch
 from safetensors import SafetensorError
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
 def save_tensors(
-    tensors: Mapping[str, Tensor], path: Path, *, metadata: Mapping[str, str] | None = None
+    tensors: Mapping[str, "Tensor"], path: Path, *, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write contiguous tensors by name; several metadata keys are written in any order.
 
     Raises:
         OSError: the file cannot be written.
     """
+    # Imports torch, which readers and writers of arrays do without.
+    import safetensors.torch
+
     with _written(path):
         safetensors.torch.save_file(dict(tensors), path, dict(metadata) if metadata else None)
 
