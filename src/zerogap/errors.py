@@ -7,6 +7,7 @@
     ├── DataError (ValueError)          a dataset line, a chat template, a tokenizer
     ├── ModelError (ValueError)         a checkpoint: missing, surplus or misshapen tensors
     ├── CheckpointError                 a run's own checkpoint
+    ├── RunFolderError                  a run's folder: in use, full, or not writable
     ├── WeightSyncError                 engine and trainer hold different weights, or incomplete ones
     │   └── UnknownWeightVersion        a version whose weights or digest are not available
     ├── KernelError                     a kernel that cannot be built or called
@@ -47,6 +48,10 @@ class ModelError(ZerogapError, ValueError):
 
 class CheckpointError(ZerogapError):
     """A run's checkpoint is incomplete or belongs to another run."""
+
+
+class RunFolderError(ZerogapError):
+    """A run's folder is in use by another process, or a file in it cannot be written."""
 
 
 class WeightSyncError(ZerogapError):

@@ -11,7 +11,9 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock = path / ".lock"
         self.config = path / "config.json"
+        self.inputs = path / "inputs.json"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.jsonl"

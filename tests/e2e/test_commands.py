@@ -1,6 +1,7 @@
 """The commands that take a model, and the library example, on an exported tiny model."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,14 @@ def test_the_library_example_runs_with_a_gap_of_zero(model_folder: Path):
     lines = done.stdout.splitlines()
     assert len(lines) == 3
     assert all(line.endswith("largest gap 0.0 nats") for line in lines)
+
+
+def test_the_engine_example_takes_text_and_messages(model_folder: Path):
+    done = python_process(ROOT / "examples" / "generate.py", model_folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert all(re.search(r": \d+ tokens, log-prob -\d+\.\d\d$", line) for line in lines)
 
 
 def test_the_example_in_the_readme_is_the_one_that_is_tested():

@@ -12,48 +12,13 @@ import pytest
 import torch
 from helpers import signalled_run
 from helpers.commands import python_process, zerogap, zerogap_process
+from helpers.tiny_runs import RECIPE, arguments, metrics, run
 from safetensors.torch import load_file
 
 from zerogap.obs import read_jsonl
 from zerogap.rollout import load_rollouts
 
 pytestmark = pytest.mark.e2e
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
-SMALL = {
-    "rollout.prompts_per_step": "4",
-    "rollout.group_size": "4",
-    "model.init.num_layers": "2",
-    "model.init.hidden_size": "64",
-    "model.init.intermediate_size": "128",
-    "model.init.num_heads": "4",
-    "evaluate.every": "2",
-    "run.checkpoint_every": "2",
-    "run.steps": "6",
-    "train.warmup_steps": "1",
-}
-_TIMED = ("_s", "tokens_per_s", "peak_bytes")
-
-
-def arguments(folder: Path, **overrides: str) -> list[str]:
-    values = (
-        SMALL | {"run.dir": str(folder)} | {k.replace("__", "."): v for k, v in overrides.items()}
-    )
-    flags = [part for key, value in values.items() for part in (f"--{key}", value)]
-    return ["train", str(RECIPE), *flags]
-
-
-def run(folder: Path, **overrides: str) -> str:
-    """The output of the command."""
-    done = zerogap(*arguments(folder, **overrides))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl without the times."""
-    lines = read_jsonl(folder / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if not k.endswith(_TIMED)} for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +74,7 @@ def test_the_first_ctrl_c_finishes_the_step_and_saves_it(uninterrupted: Path, tm
     folder = tmp_path / "interrupted"
     asked = signalled("SIGINT", "step/generate", 3, folder)
     assert "will be finished and saved" in asked.stdout, asked.stdout + asked.stderr
+    assert asked.returncode == 128 + signal.SIGINT
     assert metrics(folder)[-1]["step"] == 3
     assert (folder / "checkpoints" / "step_000003").exists()
     run(folder)
@@ -199,8 +165,30 @@ def test_a_run_leaves_a_model_that_transformers_loads_and_a_report(uninterrupted
 
 def test_the_export_command_writes_the_same_model(uninterrupted: Path, tmp_path: Path):
     assert zerogap("export", uninterrupted, tmp_path / "out").returncode == 0
-    one, two = (f / "model.safetensors" for f in (uninterrupted / "export", tmp_path / "out"))
-    assert one.read_bytes() == two.read_bytes()
+    for name in ("model.safetensors", "README.md", "config.json", "tokenizer.json"):
+        one, two = (f / name for f in (uninterrupted / "export", tmp_path / "out"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_export_command_writes_an_older_or_the_best_checkpoint(
+    uninterrupted: Path, tmp_path: Path
+):
+    evaluated = {line["step"]: line["eval/reward/mean"] for line in metrics(uninterrupted) if line["step"] in (4, 6)}  # fmt: skip
+    best = max(evaluated, key=lambda step: (evaluated[step], step))
+    for flags, step in ((["--step", "4"], 4), (["--best"], best)):
+        out = tmp_path / flags[0]
+        done = zerogap("export", uninterrupted, out, *flags)
+        assert done.returncode == 0, done.stderr
+        assert f"after step {step} " in done.stdout
+        weights = load_file(
+            uninterrupted / f"checkpoints/step_{step:06d}/weights/model.safetensors"
+        )
+        exported = load_file(out / "model.safetensors")
+        assert torch.equal(exported["model.norm.weight"], weights["norm.weight"])
+        assert f"| {evaluated[step]:.3f} |" in (out / "README.md").read_text()
+    refused = zerogap("export", uninterrupted, tmp_path / "none", "--step", "2")
+    assert refused.returncode == 2
+    assert "no checkpoint of step 2, only 4, 6" in refused.stderr
 
 
 def test_a_finished_run_started_again_changes_nothing(uninterrupted: Path):
@@ -228,7 +216,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(uninterrupted: Path, tmp
     done = zerogap(*arguments(folder))
     assert done.returncode == 2
     assert "step_000006" in done.stderr
-    assert "fingerprint" in done.stderr
+    assert "model.safetensors is not as it was saved" in done.stderr
 
 
 def test_the_folder_says_what_ran(uninterrupted: Path):

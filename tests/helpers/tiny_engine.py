@@ -69,3 +69,8 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def chosen(log_probs: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """The entry of each row's id, as float32."""
     return log_probs[np.arange(len(ids)), ids].astype(np.float32)
+
+
+def blind_to_changes(engine: Engine) -> None:
+    """Plant a fault: the engine takes the weights as they are now for those of its version."""
+    engine._num_changes = engine._count_changes()

@@ -15,7 +15,7 @@ from helpers.engine_samples import (
     trainer_of,
 )
 from helpers.planted_fault import planted_fault
-from helpers.tiny_engine import prompt, request, tiny_engine
+from helpers.tiny_engine import blind_to_changes, prompt, request, tiny_engine
 from helpers.tiny_models import tiny_model
 from helpers.tolerance import EXACT
 from helpers.train_batches import rewarded, train_on
@@ -127,6 +127,7 @@ def test_a_fault_on_one_side_would_be_noticed(fault):
         with torch.no_grad():
             model.layers[0].qkv.weight.mul_(1.01)
         # The engine does not know: it reuses cached pages of the old weights.
+        blind_to_changes(engine)
     outputs = engine.generate(requests(1.0))
     if fault == "a nudged weight":
         with torch.no_grad():

@@ -27,6 +27,7 @@ from zerogap.capsule.answer import Answer
 from zerogap.config import RunConfig
 from zerogap.data import Tokenizer
 from zerogap.errors import CheckpointError
+from zerogap.obs import written_whole
 from zerogap.rollout import load_rollouts
 from zerogap.run.versions import StepSettings
 from zerogap.types import Sample
@@ -106,9 +107,11 @@ def write_capsule(path: Path, capsule: Capsule, *, rollouts: Path) -> None:
         rollouts: the folder of ``capsule.samples``, copied as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
     # Not compressed: compressing a model's weights takes a minute and saves a tenth.
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        written_whole(path) as partial,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive,
+    ):
         _add(archive, _HEADER, _json(capsule.header.to_json()))
         _add(archive, _CONFIG, _json(capsule.config.model_dump(mode="json")))
         _add(archive, _ENVIRONMENT, _json(capsule.environment))
@@ -120,7 +123,6 @@ def write_capsule(path: Path, capsule: Capsule, *, rollouts: Path) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 capsule.policy.tokenizer.save(Path(folder))
                 _add_folder(archive, _TOKENIZER, Path(folder))
-    partial.replace(path)
 
 
 def read_capsule(path: Path) -> Capsule:

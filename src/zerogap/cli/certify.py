@@ -44,9 +44,10 @@ def certify(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 def _config(subjects: Sequence[str], overrides: Sequence[str]) -> RunConfig:
     from zerogap.config.load import load_config
+    from zerogap.config.recipes import named_recipes
 
-    is_recipe = [subject.endswith(".toml") for subject in subjects]
-    if all(is_recipe):
+    named = named_recipes()
+    if all(subject.endswith(".toml") or subject in named for subject in subjects):
         return load_config(subjects, overrides).config
     if len(subjects) > 1:
         msg = f"{' '.join(subjects)}: certify takes one model, or recipes that name it; give one MODEL, or RECIPE files (.toml)"

@@ -6,11 +6,13 @@ from pathlib import Path
 
 
 def export(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Write a run's newest weights in Hugging Face format."""
+    """Write a run's weights in Hugging Face format."""
     from zerogap import run
 
-    run.export_run(Path(arguments.run_dir), Path(arguments.out))
+    step = run.export_run(
+        Path(arguments.run_dir), Path(arguments.out), step=arguments.step, best=arguments.best
+    )
     print(
-        f"{arguments.out}: a model folder in Hugging Face format; try `zerogap generate {arguments.out} --prompt ...`"
+        f"{arguments.out}: the model after step {step} in Hugging Face format; try `zerogap generate {arguments.out} --prompt ...`"
     )
     return 0

@@ -11,8 +11,10 @@ from zerogap.cli.audit import audit
 from zerogap.cli.capsule import capsule, replay
 from zerogap.cli.certify import certify
 from zerogap.cli.evaluate import evaluate
+from zerogap.cli.explain import explain
 from zerogap.cli.export import export
 from zerogap.cli.generate import generate
+from zerogap.cli.recipes import init, recipes
 from zerogap.cli.train import train
 from zerogap_bench.arguments import EXAMPLES, add_arguments
 from zerogap_bench.command import bench
@@ -20,23 +22,41 @@ from zerogap_bench.command import bench
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _EXAMPLES = """examples:
-  zerogap certify recipes/quickstart.toml
-  zerogap train recipes/quickstart.toml
+  zerogap recipes                    what there is
+  zerogap certify quickstart
+  zerogap train quickstart
   zerogap generate runs/quickstart/export --prompt "What is 6 times 7?"
-  zerogap eval runs/quickstart/export recipes/quickstart.toml
+  zerogap eval runs/quickstart/export quickstart
   zerogap export runs/quickstart my-model
   zerogap audit runs/quickstart --html audit.html
   zerogap bench rollout
 """
 
 _TRAIN_EXAMPLES = """To continue an interrupted run, give the same command again.
-Exit code: 0 done, 2 after an error, 3 if an alarm stopped the run (watch.stop), 130 after a second Ctrl-C.
+Exit code: 0 done, 2 after an error, 3 if an alarm stopped the run (watch.stop), 130 after Ctrl-C, 143 after SIGTERM.
 
 examples:
-  zerogap train recipes/quickstart.toml
-  zerogap train recipes/quickstart.toml --run.steps 20 --train.learning_rate 3e-6
+  zerogap train quickstart                                   a recipe of the package (`zerogap recipes`), or a file
+  zerogap train quickstart --run.steps 20 --train.learning_rate 3e-6
   zerogap train base.toml mine.toml --run.dir runs/mine     later files override earlier ones, flags override files
-  zerogap train recipes/quickstart.toml --dry-run           every key, its value and its source
+  zerogap train quickstart --dry-run                        every key, its value and its source
+  zerogap train quickstart --dry-run --explain              and its meaning
+"""
+
+_RECIPES_EXAMPLES = """examples:
+  zerogap recipes                    what there is
+  zerogap train tiny losses/dapo     one of losses/ on top of another recipe
+"""
+
+_INIT_EXAMPLES = """examples:
+  zerogap init quickstart            writes quickstart.toml
+  zerogap init losses/gspo mine.toml
+"""
+
+_EXPLAIN_EXAMPLES = """examples:
+  zerogap explain                                   every table with its keys
+  zerogap explain rollout.sampling.temperature
+  zerogap explain corrections                       all keys of a table
 """
 
 _GENERATE_EXAMPLES = """examples:
@@ -47,8 +67,8 @@ _GENERATE_EXAMPLES = """examples:
 """
 
 _EVAL_EXAMPLES = """examples:
-  zerogap eval runs/quickstart/export recipes/quickstart.toml
-  zerogap eval ./model recipes/quickstart.toml --evaluate.samples 8 --json
+  zerogap eval runs/quickstart/export quickstart
+  zerogap eval ./model quickstart --evaluate.samples 8 --json
 """
 
 _CERTIFY_EXAMPLES = """Checks zerogap's promises on this machine and model, in about a minute for 135 M parameters: a step with learning
@@ -58,15 +78,18 @@ trip. Nothing is trained. Exit code 0: all checks passed; 1: a check failed, and
 
 examples:
   zerogap certify Qwen/Qwen3-0.6B
-  zerogap certify recipes/quickstart.toml --model.dtype bf16
+  zerogap certify quickstart --model.dtype bf16
   zerogap certify ./model --numerics fast --json
 """
 
 _EXPORT_EXAMPLES = """examples:
-  zerogap export runs/quickstart my-model       a folder that transformers loads
+  zerogap export runs/quickstart my-model               a folder that transformers loads
+  zerogap export runs/quickstart my-model --step 20     of an older checkpoint
+  zerogap export runs/quickstart my-model --best        of the one with the best evaluation
 """
 
 _MODEL_HELP = "folder in Hugging Face format, hub id, .gguf file, or package:<module>/<file>"
+_RECIPE_HELP = "TOML file, or the name of a recipe of the package (`zerogap recipes`)"
 _OVERRIDE_HELP = "any key of the recipe may follow as --section.key VALUE"
 
 
@@ -81,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"zerogap {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_recipes(commands)
     _add_train(commands)
     _add_generate(commands)
     _add_evaluate(commands)
@@ -91,14 +115,31 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_recipes(commands: Commands) -> None:
+    parser = _add(commands, "recipes", "list the recipes of the package", _RECIPES_EXAMPLES)
+    parser.set_defaults(run=recipes)
+    summary = "copy a recipe of the package into a file of your own"
+    parser = _add(commands, "init", summary, _INIT_EXAMPLES)
+    parser.set_defaults(run=init)
+    parser.add_argument("name", metavar="NAME", help="as `zerogap recipes` lists it")
+    parser.add_argument("out", metavar="OUT", nargs="?", help="default: NAME.toml, here")
+    parser = _add(commands, "explain", "say what a key of a recipe means", _EXPLAIN_EXAMPLES)
+    parser.set_defaults(run=explain)
+    parser.add_argument("keys", nargs="*", metavar="KEY", help="a key or a table; none: list all")
+    parser.add_argument("--markdown", action="store_true", help="print docs/recipe.md")
+
+
 def _add_train(commands: Commands) -> None:
     parser = _add(commands, "train", "run a recipe", _TRAIN_EXAMPLES)
     parser.set_defaults(
         run=train,
         when_interrupted="; give the same command again to continue from the last checkpoint",
     )
-    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
+    parser.add_argument(
+        "recipes", nargs="+", metavar="RECIPE", help=f"{_RECIPE_HELP}; {_OVERRIDE_HELP}"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    parser.add_argument("--explain", action="store_true", help="with --dry-run: say what keys mean")
     recorded_arguments.add_quiet(parser)
 
 
@@ -148,7 +189,9 @@ def _add_evaluate(commands: Commands) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help=f"replaces the recipe's model: {_MODEL_HELP}"
     )
-    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help=f"TOML file; {_OVERRIDE_HELP}")
+    parser.add_argument(
+        "recipes", nargs="+", metavar="RECIPE", help=f"{_RECIPE_HELP}; {_OVERRIDE_HELP}"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     recorded_arguments.add_quiet(parser)
 
@@ -164,12 +207,15 @@ def _add_certify(commands: Commands) -> None:
 
 
 def _add_export(commands: Commands) -> None:
-    parser = _add(
-        commands, "export", "write a run's newest weights as a model folder", _EXPORT_EXAMPLES
-    )
+    parser = _add(commands, "export", "write a run's weights as a model folder", _EXPORT_EXAMPLES)
     parser.set_defaults(run=export)
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
     parser.add_argument("out", metavar="OUT", help="folder to create")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--step", type=int, help="of the checkpoint; default: the newest one")
+    which.add_argument(
+        "--best", action="store_true", help="the checkpoint with the best evaluation"
+    )
 
 
 def _add_recorded(commands: Commands) -> None:

@@ -55,10 +55,17 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     cache = given.get("ZEROGAP_CACHE", "~/.cache/zerogap")
     if not cache.strip():
         problems.append(f"ZEROGAP_CACHE = {cache!r}: not a folder; name one, or unset it")
+    folder = Path(cache)
+    try:
+        folder = folder.expanduser().absolute()
+    except RuntimeError:
+        problems.append(
+            f"ZEROGAP_CACHE = {cache!r}: this user has no home folder (HOME is not set, and the system knows none); set ZEROGAP_CACHE to a folder that you can write"
+        )
     if problems:
         raise ConfigError("\n".join(problems))
     return Environment(
-        cache=Path(cache).expanduser().absolute(),
+        cache=folder,
         kernels=cast(KernelChoice, kernels),
         threads=None if threads is None else int(threads),
     )

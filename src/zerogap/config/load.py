@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from zerogap.algorithms import presets
 from zerogap.config.problems import describe
+from zerogap.config.recipes import find_recipe
 from zerogap.config.run import RunConfig
 from zerogap.errors import ConfigError
 
@@ -32,12 +33,12 @@ class ResolvedConfig:
 
 
 def load_config(recipes: Sequence[str | Path], overrides: Sequence[str] = ()) -> ResolvedConfig:
-    """The run that these recipe files and ``--section.key value`` arguments describe.
+    """The run that these recipes and ``--section.key value`` arguments describe; a recipe is a file, or one of the package's by name.
 
     Raises:
         ConfigError: all problems in one message.
     """
-    layers = [(str(path), _read(Path(path))) for path in recipes]
+    layers = [(str(path), _read(find_recipe(path))) for path in recipes]
     if layers:
         layers.insert(0, ("the recipe's name", {"run": {"dir": f"runs/{Path(recipes[0]).stem}"}}))
     tree, sources = _with_preset(*_merge_layers([*layers, *_override_layers(overrides)]))
@@ -66,11 +67,10 @@ def _validate(tree: Tree, sources: Mapping[str, str]) -> RunConfig:
 
 def _read(path: Path) -> Tree:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        others = sorted(other.name for other in path.parent.glob("*.toml"))
-        hint = f"{path.parent}/ has {', '.join(others)}" if others else "check the path"
-        msg = f"recipe {path}: no such file; {hint}"
+        # Editors on Windows start files with a byte order mark.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        msg = f"recipe {path}: not UTF-8 at byte {error.start}; save the file as UTF-8"
         raise ConfigError(msg) from error
     except OSError as error:
         msg = f"recipe {path}: cannot be read: {error.strerror}; give the path of a TOML file"

@@ -60,6 +60,9 @@ class WatchConfig(Section):
     already above it, the limit is 1.25 times that mean; a mean of 0.8 or more then never alarms."""
     no_signal_fraction: float = Field(0.95, gt=0, le=1)
     """Upper limit for the share of groups whose rewards are all equal."""
+    failed_fraction: float = Field(0.1, gt=0, le=1)
+    """Upper limit for the share of completions without a reward, because the reward function or something before it failed. They
+    train nothing."""
 
 
 class ObsConfig(Section):

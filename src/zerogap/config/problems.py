@@ -30,10 +30,10 @@ def describe(
 def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
     """Dotted keys of all fields of all kinds, with ``NAME`` for the name of a table that the user names."""
     for name, field in section.model_fields.items():
-        sections = list(_sections(field.annotation))
+        sections = list(sections_of(field.annotation))
         if not sections:
             yield f"{prefix}{name}"
-        named = f"{ANY_NAME}." if _has_named_tables(field.annotation) else ""
+        named = f"{ANY_NAME}." if has_named_tables(field.annotation) else ""
         for inner in sections:
             yield from known_keys(inner, f"{prefix}{name}.{named}")
 
@@ -126,9 +126,9 @@ def _kinds(key: str) -> str:
     names = iter(key.split("."))
     for name in names:
         annotations = [s.model_fields[name].annotation for s in sections if name in s.model_fields]
-        if any(map(_has_named_tables, annotations)):
+        if any(map(has_named_tables, annotations)):
             next(names, None)
-        sections = [inner for annotation in annotations for inner in _sections(annotation)]
+        sections = [inner for annotation in annotations for inner in sections_of(annotation)]
     kinds = (get_args(s.model_fields["kind"].annotation) for s in sections)
     return _quoted(chain.from_iterable(kinds))
 
@@ -137,14 +137,14 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _has_named_tables(annotation: object) -> bool:
+def has_named_tables(annotation: object) -> bool:
     """Whether a field holds tables under names that the user gives them."""
-    return get_origin(annotation) is dict and any(_sections(annotation))
+    return get_origin(annotation) is dict and any(sections_of(annotation))
 
 
-def _sections(annotation: object) -> Iterator[type[BaseModel]]:
+def sections_of(annotation: object) -> Iterator[type[BaseModel]]:
     """The section classes in a field's type; empty for a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
-        yield from _sections(inner)
+        yield from sections_of(inner)

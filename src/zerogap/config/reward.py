@@ -12,30 +12,46 @@ from pydantic import Field
 from zerogap.section import Section, TomlValue
 
 
-class ExactReward(Section):
+class RewardSection(Section):
+    """What every kind of reward may have."""
+
+    range: tuple[float, float] | None = Field(None, strict=False)
+    """Smallest and largest allowed value, such as ``[0, 1]``. A value outside is a failed verifier with the value named, never a
+    reward; none: any number up to 1e9 in magnitude."""
+
+    def problems(self) -> Iterator[str]:
+        """A range without two different values."""
+        if self.range is not None and not self.range[0] < self.range[1]:
+            yield f"range = {list(self.range)}: the first number must be smaller than the second; write [smallest, largest]"
+
+
+class ExactReward(RewardSection):
     """1 if the completion equals the reference answer up to surrounding white space, else 0."""
 
     kind: Literal["exact"]
     """Equal text."""
 
 
-class LastNumberReward(Section):
+class LastNumberReward(RewardSection):
     """1 if the last number in the completion equals the reference answer as a number, else 0."""
 
     kind: Literal["last_number"]
     """Equal last number."""
 
 
-class RegexReward(Section):
+class RegexReward(RewardSection):
     """1 if the last match of ``pattern`` captures the reference answer, else 0."""
 
     kind: Literal["regex"]
     """Equal captured text."""
     pattern: str
     """Regular expression whose first group is the answer, such as ``<answer>(.*?)</answer>``."""
+    timeout_s: float = Field(10.0, gt=0)
+    """Time limit of one match; beyond it the outcome is a failed verifier, not reward 0. Some patterns take years on some texts."""
 
     def problems(self) -> Iterator[str]:
         """A pattern that does not compile or captures nothing."""
+        yield from super().problems()
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
@@ -45,7 +61,7 @@ class RegexReward(Section):
             yield f"pattern = {self.pattern!r}: it has no group, and the first group is the answer; put the answer's part in parentheses"
 
 
-class MathVerifyReward(Section):
+class MathVerifyReward(RewardSection):
     """1 if math-verify finds the completion's final answer equal to the reference, else 0 (extra ``math``)."""
 
     kind: Literal["math_verify"]
@@ -54,33 +70,43 @@ class MathVerifyReward(Section):
     """Time limit of one grading; beyond it the outcome is a failed verifier, not reward 0."""
 
 
-class TaskReward(Section):
+class TaskReward(RewardSection):
     """The task's own score between 0 and 1, for data.kind = "reasoning_gym" or "builtin"."""
 
     kind: Literal["task"]
     """The task's own score."""
+    timeout_s: float = Field(10.0, gt=0)
+    """Time limit of one score of reasoning-gym's, which may evaluate what a policy writes; beyond it the outcome is a failed
+    verifier. The scores of built-in tasks are quick and need none."""
 
 
-class ImportReward(Section):
+class ImportReward(RewardSection):
     """Your own function."""
 
     kind: Literal["import"]
     """An imported function."""
-    function: str = Field(pattern=r"^[\w.]+:\w+$")
-    """``module:function``, importable from the working directory."""
-    takes: Literal["completion", "group"] = "completion"
-    """What one call gets. completion: a text, its prompt and its sample, for one reward; group: the texts and samples of a
-    prompt's rollouts, for a list of rewards in their order."""
+    function: str
+    """``module:function``, importable from the working directory. The names of its parameters say how it is called:
+    ``(completion, item, sample)`` or ``(completions, item, samples)`` are ours, ``(completions, **columns)`` is TRL's and
+    ``(data_source, solution_str, ground_truth, extra_info=None)`` is verl's."""
+    takes: Literal["completion", "group"] | None = None
+    """What one call gets: a completion, or all completions of a prompt (group); none: what the parameters of the function say."""
     params: dict[str, TomlValue] = Field(default_factory=dict)
     """Keyword arguments of the function."""
     timeout_s: float = Field(10.0, gt=0)
     """Time limit of one call; beyond it the outcome is a failed verifier, not reward 0."""
 
+    def problems(self) -> Iterator[str]:
+        """A path that is not module:function."""
+        yield from super().problems()
+        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", self.function):
+            yield f"function = {self.function!r}: not module:function; {_module_of_file(self.function)}for the function f in the file my/reward.py write my.reward:f, and start the run where my/ is"
+
 
 class RewardPart(Section):
     """What a part of a weighted sum has beside the keys of its kind."""
 
-    weight: float = 1.0
+    weight: float = Field(1.0, ge=-1e9, le=1e9)
     """Factor of the part in the reward; below 0 it is a penalty, and with 0 it is only measured."""
     normalize: Literal["none", "group"] = "none"
     """none: the advantage sees the part as it is; group: the part is centred and divided by its standard deviation within
@@ -117,7 +143,7 @@ PartConfig = Annotated[
 ]
 
 
-class WeightedSumReward(Section):
+class WeightedSumReward(RewardSection):
     """The weighted sum of several rewards; each is recorded by its name."""
 
     kind: Literal["weighted_sum"]
@@ -127,6 +153,7 @@ class WeightedSumReward(Section):
 
     def problems(self) -> Iterator[str]:
         """No part, no weight, or a name that cannot be in a metric's."""
+        yield from super().problems()
         if not self.parts:
             yield "parts = {}: a sum of no rewards trains nothing; add a table reward.parts.NAME for each reward"
         elif not any(part.weight for part in self.parts.values()):
@@ -153,3 +180,11 @@ def single_rewards(config: RewardConfig) -> Mapping[str, SingleReward]:
     if isinstance(config, WeightedSumReward):
         return {f"reward.parts.{name}": part for name, part in config.parts.items()}
     return {"reward": config}
+
+
+def _module_of_file(path: str) -> str:
+    """What a path of a file means as a module; empty if it is no such path."""
+    found = re.fullmatch(r"(?:\./)?([\w/]+)\.py(?::(\w+))?", path)
+    if found is None:
+        return ""
+    return f"did you mean {found[1].strip('/').replace('/', '.')}:{found[2] or 'FUNCTION'}? "

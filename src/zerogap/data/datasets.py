@@ -23,6 +23,8 @@ class PromptSets:
     evaluation: Sequence[PromptItem]
     score: TaskScore | None = None
     """The data set's score function; None for files."""
+    score_may_hang: bool = False
+    """Whether the score is another package's, and evaluates what a policy writes: call it where it can be ended. It can be pickled."""
     shuffle: bool = True
     """Whether each epoch has a new order."""
 
@@ -42,7 +44,9 @@ def build_prompt_sets(config: DataConfig) -> PromptSets:
             size=config.size,
             eval_size=config.eval_size,
         )
-        return PromptSets(train=gym.train, evaluation=gym.evaluation, score=gym.score)
+        return PromptSets(
+            train=gym.train, evaluation=gym.evaluation, score=gym.score, score_may_hang=True
+        )
     return _builtin(config) if isinstance(config, BuiltinData) else _files(config)
 
 

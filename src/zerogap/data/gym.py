@@ -27,16 +27,14 @@ class GymPrompts:
     ) -> None:
         self._name = name
         self._source = _create(name, params, seed=seed, size=size + eval_size)
+        self.score = GymScore(name, params, seed=seed, size=size + eval_size, source=self._source)
+        """The data set's score of a completion."""
         self._stride = size + eval_size
         self.evaluation = [self._item(size + k) for k in range(eval_size)]
         """Evaluation prompts, generated at once."""
         self._eval_questions = {item.question for item in self.evaluation}
         self.train: Sequence[PromptItem] = _Lazy(self, size)
         """Training prompts, each generated on first use: some data sets take a second per item."""
-
-    def score(self, completion: str, item: PromptItem) -> float:
-        """The data set's score of the completion, without surrounding white space."""
-        return float(self._source.score_answer(completion.strip(), entry=item.metadata["entry"]))
 
     def train_item(self, index: int) -> PromptItem:
         """Training prompt ``index``; always the same."""
@@ -56,6 +54,34 @@ class GymPrompts:
             answer=None if answer is None else str(answer),
             metadata={"entry": entry},
         )
+
+
+class GymScore:
+    """The score of a data set. A pickle holds its name and parameters only: another process makes the data set again."""
+
+    def __init__(
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        *,
+        seed: int,
+        size: int,
+        source: ProceduralDataset,
+    ) -> None:
+        self._made_of = name, dict(params), seed, size
+        self._source = source
+
+    def __call__(self, completion: str, item: PromptItem) -> float:
+        """The score of the completion, without surrounding white space."""
+        return float(self._source.score_answer(completion.strip(), entry=item.metadata["entry"]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _gym_score, self._made_of
+
+
+def _gym_score(name: str, params: Mapping[str, Any], seed: int, size: int) -> GymScore:
+    source = _create(name, params, seed=seed, size=size)
+    return GymScore(name, params, seed=seed, size=size, source=source)
 
 
 class _Lazy(Sequence[PromptItem]):

@@ -9,6 +9,7 @@ rest of the batch, and ``score`` gives the same bits again. Nothing here trains,
 from zerogap.engine.async_engine import AsyncEngine
 from zerogap.engine.core import EngineCore, PauseMode
 from zerogap.engine.engine import Engine, GenerateProgress
+from zerogap.engine.prompts import Messages, Prompt
 from zerogap.engine.requests import Limits
 from zerogap.engine.runner import ModelRunner, Runner, StepResult
 from zerogap.engine.stats import EngineStats
@@ -20,8 +21,10 @@ __all__ = [
     "EngineStats",
     "GenerateProgress",
     "Limits",
+    "Messages",
     "ModelRunner",
     "PauseMode",
+    "Prompt",
     "Runner",
     "StepResult",
 ]

@@ -133,10 +133,11 @@ class EngineCore:
 
         Raises:
             NumericsError: a log-prob was not finite. All requests are aborted and the cache is emptied.
-            EngineStateError: there is something to compute, but a weight update has not ended.
+            EngineStateError: there is something to compute, but a weight update has not ended, or weights changed without one.
         """
         if not (self.is_paused or self.is_released or self.is_idle):
             self._refuse_if_updating()
+            self._refuse_if_changed()
             self._loop.advance()
         return self.take_outputs()
 
@@ -277,6 +278,10 @@ class EngineCore:
             raise EngineStateError(msg)
         self._refuse_if_released()
         self._refuse_if_updating()
+        self._refuse_if_changed()
+
+    def _refuse_if_changed(self) -> None:
+        """Refuse to draw tokens from weights that changed after their version was set; needs a model."""
 
     def _use_version(self, version: int) -> None:
         if version < 0:

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from torch import Tensor
 
 from zerogap.engine.core import EngineCore
+from zerogap.engine.prompts import EncodePrompt, Prompt, as_requests
 from zerogap.engine.requests import Limits, OpenRequest, open_score
 from zerogap.engine.runner import ModelRunner
 from zerogap.engine.stopping import Detokenizer
 from zerogap.errors import ConfigError, EngineStateError
 from zerogap.kernels import PAGE_SIZE, Gemm
 from zerogap.models import CausalLM
-from zerogap.types import GenerateOutput, GenerateRequest
+from zerogap.types import GenerateOutput, SamplingParams
 from zerogap.weights import (
     Place,
     WeightDigest,
@@ -36,15 +38,18 @@ class GenerateProgress:
     """Tokens drawn for them so far."""
 
 
+_VERSION = attrgetter("_version")
+
+
 class Engine(EngineCore):
     """Generates from, and scores with, a ``CausalLM`` that may at the same time be trained.
 
     The model's parameters are read in place. Change them between ``begin_weight_update`` and ``end_weight_update``
-    (``weights.Publisher`` calls both), or all at once between two steps and call ``set_weight_version`` afterwards.
+    (``weights.Publisher`` calls both), or all at once between two steps and call ``set_weight_version`` afterwards: without it
+    the engine refuses to go on.
 
     Example:
-        ``Engine(model, kv_cache_tokens=16_384, eos_token_ids=tokenizer.eos_token_ids,
-        detokenizer=tokenizer.decode).generate([request])``
+        ``load_policy("Qwen/Qwen3-0.6B").engine().generate("The capital of France is", SamplingParams(n=4))``
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Engine(EngineCore):
         max_scheduled_tokens: int = 1024,
         prefix_cache: bool = True,
         detokenizer: Detokenizer | None = None,
+        encode: EncodePrompt | None = None,
         gemm: Gemm = "exact",
         weight_version: int = 0,
         seed: int = 0,
@@ -72,6 +78,7 @@ class Engine(EngineCore):
             prefix_cache: share the KV of equal beginnings between requests. A request's siblings always share
                 their prompt.
             detokenizer: (ids, skip_special) -> text; None gives no text and allows no stop strings.
+            encode: text or messages -> ids; None takes only ids.
             gemm: GEMM kernels of the passes.
             weight_version: of the model's present weights.
             seed: default sampling seed, for requests without one; 0 or more.
@@ -89,7 +96,9 @@ class Engine(EngineCore):
         _check("max_scheduled_tokens", max_scheduled_tokens, max_running, why)
         _check("weight_version", weight_version, 0)
         _check("seed", seed, 0)
-        self._model = model
+        self._model, self._encode = model, encode
+        self._parameters = list(model.parameters())
+        self._num_changes = self._count_changes()
         super().__init__(
             ModelRunner(model, num_pages=limits.num_pages, gemm=gemm),
             limits,
@@ -102,19 +111,22 @@ class Engine(EngineCore):
 
     def generate(
         self,
-        requests: Sequence[GenerateRequest],
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | None = None,
         *,
         on_progress: Callable[[GenerateProgress], None] | None = None,
     ) -> list[GenerateOutput]:
-        """Continue all requests to their ends.
+        """Continue all prompts to their ends.
 
         Args:
-            requests: all are checked before any starts.
+            prompts: one or a list: text, continued as it is; a list of messages, for the chat template; a list of ids; or a
+                request. All are checked before any starts. Text and messages need an engine with ``encode``.
+            sampling_params: of the prompts that are not requests.
             on_progress: called after every step, in this thread; it may abort, pause and continue, and set
                 another weight version.
 
         Returns:
-            One output a completion, in the order of requests; a request's n siblings in order of index.
+            One output a completion, in the order of prompts; a prompt's n siblings in order of index.
             An aborted one is an output like any other, with what it had.
 
         Raises:
@@ -123,6 +135,7 @@ class Engine(EngineCore):
                 call would wait forever. Requests are aborted.
             NumericsError: a log-prob was not finite. Requests are aborted.
         """
+        requests = as_requests(prompts, sampling_params, self._encode)
         self._loop.check(requests)
         opened = [self._loop.open(request, is_owned=True) for request in requests]
         try:
@@ -174,6 +187,19 @@ class Engine(EngineCore):
                 if not sequence.is_finished:
                     self._scheduler.finish(sequence)
         return sequence.score.log_probs
+
+    def _count_changes(self) -> int:
+        """How often the parameters were changed in place. torch counts, whoever does it; its own fused optimizers do not count."""
+        return sum(map(_VERSION, self._parameters))
+
+    def _use_version(self, version: int) -> None:
+        super()._use_version(version)
+        self._num_changes = self._count_changes()
+
+    def _refuse_if_changed(self) -> None:
+        if self._count_changes() != self._num_changes:
+            msg = f"the model's weights changed after version {self.weight_version} was set: its tokens would be marked with weights that did not draw them, and cached keys and values are of other weights; call set_weight_version({self.weight_version + 1}) after each update"
+            raise EngineStateError(msg)
 
     def digest(self) -> WeightDigest:
         """Which weights forward passes read now."""

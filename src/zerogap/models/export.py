@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from zerogap.errors import ModelError
 from zerogap.models.causal_lm import CausalLM
 from zerogap.models.hf_config import config_to_hf, special_ids_to_hf
 from zerogap.models.names import hf_tensors
 from zerogap.models.safetensors_loading import INDEX_FILE, SINGLE_FILE
+from zerogap.tensor_file import save_tensors
 
 MAX_SHARD_BYTES = 5 * 10**9
 """Larger models are split into several files, as transformers does."""
@@ -74,12 +74,12 @@ def export_hf(
 def _write_weights(model: CausalLM, folder: Path, max_shard_bytes: int) -> None:
     shards = list(_shards(model, max_shard_bytes))
     if len(shards) == 1:
-        save_file(shards[0], folder / SINGLE_FILE, metadata={"format": "pt"})
+        save_tensors(shards[0], folder / SINGLE_FILE, metadata={"format": "pt"})
         return
     weight_map = {}
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / name, metadata={"format": "pt"})
+        save_tensors(shard, folder / name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(shard, name)
     total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
     _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})

@@ -37,7 +37,11 @@ def resolve_source(source: str | Path, *, with_weights: bool = True) -> Path:
     text = str(source)
     if text.startswith(PACKAGE_PREFIX):
         return _check_kind(_package_file(text), source)
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        msg = f"model source {text!r}: the home folder is not known; write the whole path"
+        raise ModelError(msg) from error
     if not path.exists() and isinstance(source, str) and _HUB_ID.fullmatch(text):
         return _download(text, with_weights)
     return _check_kind(path, source)

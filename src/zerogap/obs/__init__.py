@@ -22,6 +22,7 @@ from zerogap.obs.progress import Phase, Progress
 from zerogap.obs.sinks import JsonlSink, Metrics, MetricSink
 from zerogap.obs.spans import Spans
 from zerogap.obs.tensorboard import TensorBoardSink
+from zerogap.obs.whole_file import written_whole
 
 __all__ = [
     "ALARM_KINDS",
@@ -47,4 +48,5 @@ __all__ = [
     "monotonic_s",
     "read_jsonl",
     "stamp",
+    "written_whole",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerogap.errors import CheckpointError, NumericsError
+from zerogap.errors import CheckpointError, NumericsError, RunFolderError
 
 
 class JsonlFile:
@@ -28,7 +28,8 @@ class JsonlFile:
         """
         if path.exists():
             os.truncate(path, _length_to_keep(path, keep_until_step))
-        self._file = path.open("ab")
+        # Unbuffered: closing a file whose last line did not fit on the disk must not fail again.
+        self._path, self._file = path, path.open("ab", buffering=0)
         _sync_folder(path.parent)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -36,15 +37,22 @@ class JsonlFile:
 
         Raises:
             NumericsError: a value is NaN or infinite, which JSON cannot hold.
+            RunFolderError: the line cannot be written. The next opening removes what there is of it.
         """
         try:
             line = json.dumps(record, ensure_ascii=False, allow_nan=False)
         except ValueError as error:
-            msg = f"{self._file.name}: {record} holds a NaN or infinity, which JSON cannot hold; look for the first one in this step"
+            msg = f"{self._path}: {record} holds a NaN or infinity, which JSON cannot hold; look for the first one in this step"
             raise NumericsError(msg) from error
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            rest = memoryview(line.encode() + b"\n")
+            while rest:
+                # What does not fit on the disk is left over, and the next call raises.
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            msg = f"{self._path} cannot be written ({error.strerror})"
+            raise RunFolderError(msg) from error
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

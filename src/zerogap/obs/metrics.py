@@ -23,7 +23,7 @@ GAP_SOURCES = ("sampling", "numbers", "routing", "staleness", "tokens")
 WEIGHED_SOURCES = ("numbers", "routing", "staleness")
 """The sources inside old_log_probs - rollout_log_probs: what policy ratios and importance weights can see. Not sampling,
 because both log-probs are over the whole vocabulary, and not tokens, because both are of the sampled ids."""
-AlarmKind = Literal["gap", "entropy", "gradient", "truncation", "signal", "numerics"]
+AlarmKind = Literal["gap", "entropy", "gradient", "truncation", "signal", "failures", "numerics"]
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 
 
@@ -159,6 +159,7 @@ _SINGLE: tuple[tuple[str, Reducer, str], ...] = (
     ("rollout/completion_len/mean", "mean", "sampled tokens per sample"),
     ("rollout/completion_len/max", "max", "sampled tokens of the longest sample"),
     ("rollout/truncated_fraction", "mean", "share of samples that the token limit ended"),
+    ("rollout/failed_fraction", "mean", "share of samples without a reward, because it or something before it failed: they train nothing"),
     ("staleness/mean", "mean", "trainer's version minus the sample's oldest, over samples"),
     ("staleness/max", "max", "the same, largest"),
     ("gap/total/mean", "mean", "mean |sum of the open sources| of an audited token: from the distribution that drew it to the policy that trains; the loss's ratios and weights contain all of it but sampling"),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from zerogap.obs import written_whole
+
 
 def render(template: str, **parts: object) -> str:
     """Render a page of ``templates/`` with the common style and script.
@@ -31,9 +33,9 @@ def render(template: str, **parts: object) -> str:
 def write_page(path: Path, html: str) -> Path:
     """Write the page, complete or absent; returns ``path``."""
     # Lone surrogates have no UTF-8; a browser shows the reference as a replacement character.
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(html.encode("utf-8", errors="xmlcharrefreplace"))
-    return partial.replace(path)
+    with written_whole(path) as partial:
+        partial.write_bytes(html.encode("utf-8", errors="xmlcharrefreplace"))
+    return path
 
 
 def _asset(name: str) -> str:

@@ -12,6 +12,10 @@ ZERO_BAND = 0.13
 
 _NARROWEST = 0.1
 """Smallest span of a linear axis, relative to its values; a smaller span makes noise look like a trend."""
+_SMALLEST, _LARGEST = 1e-300, 1e300
+"""Values beyond these are drawn as 0 and as these: a span of them would be 0 or infinite."""
+_FEWEST = 1e-6
+"""Steps from here up to its inverse have labels without a power of ten."""
 _LOWEST_DECADE, _HIGHEST_DECADE = -9, -1
 
 
@@ -46,7 +50,7 @@ class LinearScale:
     @classmethod
     def around(cls, values: Iterable[float], *, num_ticks: int = 4) -> "LinearScale":
         """Holds all values; starts at 0 unless that would leave more than half of the axis empty."""
-        finite = [value for value in values if math.isfinite(value)] or [0.0]
+        finite = [_within_reach(value) for value in values if math.isfinite(value)] or [0.0]
         low, high = min(finite), max(finite)
         size = max(abs(low), abs(high))
         if 0 < high - low < 0.5 * size:
@@ -61,14 +65,14 @@ class LinearScale:
 
     def place(self, value: float) -> float:
         """Share of the axis."""
-        return (value - self.low) / (self.high - self.low)
+        return (_within_reach(value) - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[Tick]:
         """Multiples of ``step``."""
         count = round((self.high - self.low) / self.step)
-        decimals = next(d for d in range(16) if math.isclose(round(self.step, d), self.step))
         values = [self.low + i * self.step + 0.0 for i in range(count + 1)]  # + 0.0: no "-0"
-        return [Tick(i / count, f"{value:,.{decimals}f}") for i, value in enumerate(values)]
+        form = _form(self.step)
+        return [Tick(i / count, format(value, form)) for i, value in enumerate(values)]
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,19 @@ class ZeroLogScale:
         decades = range(self.high, self.low - 1, -2)
         above = [Tick(self.place(10.0**decade), f"1e{decade}") for decade in reversed(decades)]
         return [Tick(self.place(0.0), "exactly 0"), *above]
+
+
+def _within_reach(value: float) -> float:
+    """The value where a span of such values and its parts are finite and not 0; else the nearest one."""
+    return math.copysign(min(abs(value), _LARGEST), value) if abs(value) > _SMALLEST else 0.0
+
+
+def _form(step: float) -> str:
+    """The format of labels that are multiples of ``step``: its decimals, or three digits and a power of ten."""
+    if not _FEWEST <= step < 1 / _FEWEST:
+        return ".3g"
+    decimals = next(d for d in range(16) if math.isclose(round(step, d), step))
+    return f",.{decimals}f"
 
 
 def nice_step(at_least: float) -> float:

@@ -7,13 +7,13 @@ samples, each with a reward or with the reason why it has none. Advantages are i
 from zerogap.rollout.build import build_rewards
 from zerogap.rollout.collect import Collector, CollectProgress, Rollouts
 from zerogap.rollout.demonstrations import Demonstrations
+from zerogap.rollout.direct_rewards import DirectRewards
 from zerogap.rollout.dynamic_sampling import DynamicRollouts, collect_dynamically
 from zerogap.rollout.environment import Environment, Session, SingleTurn
 from zerogap.rollout.event_loop import run_async
 from zerogap.rollout.generator import Generator
 from zerogap.rollout.hints import Hinted, Hints
 from zerogap.rollout.rewards import (
-    DirectRewards,
     GroupRewardFunction,
     RewardFunction,
     RewardRequest,

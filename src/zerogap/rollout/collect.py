@@ -30,7 +30,8 @@ from zerogap.rollout.environment import Environment, Session
 from zerogap.rollout.generator import Generator
 from zerogap.rollout.noise import noise_seed
 from zerogap.rollout.outcomes import sample_of, tampering
-from zerogap.rollout.rewards import RewardResult, checked_result
+from zerogap.rollout.reward_checks import checked_result, described
+from zerogap.rollout.rewards import RewardResult
 from zerogap.types import (
     GenerateOutput,
     GenerateRequest,
@@ -210,8 +211,7 @@ class Collector:
             await self.environment.play(session)
         except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a typed outcome
             if session.generator_error is None and not session.is_over:
-                detail = f"{type(error).__name__}: {error}"
-                return session.sample.failed(Outcome.ENVIRONMENT_FAILED, detail)
+                return session.sample.failed(Outcome.ENVIRONMENT_FAILED, str(described(error)))
         # Even if the environment caught it.
         if session.generator_error is not None:
             raise session.generator_error
@@ -253,7 +253,7 @@ class Collector:
         try:
             results = await self.environment.reward(item, samples)
         except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a typed outcome
-            return [RewardFailed(f"{type(error).__name__}: {error}")] * len(samples)
+            return [described(error)] * len(samples)
         if len(results) != len(samples):
             msg = f"the environment returned {len(results)} rewards for {len(samples)} rollouts"
             return [RewardFailed(msg)] * len(samples)
@@ -282,5 +282,5 @@ def _with_reward(sample: Sample, result: RewardResult | RewardFailed) -> Sample:
     try:
         reward = checked_result(result)
     except RewardFailed as error:
-        return sample.failed(Outcome.VERIFIER_FAILED, str(error))
+        return sample.failed(Outcome.VERIFIER_FAILED, str(described(error)))
     return sample.scored(reward.value, reward.parts)

@@ -3,10 +3,9 @@
 import re
 from decimal import Decimal
 
-from zerogap.data import PromptItem
+from zerogap.data import PromptItem, TaskScore
 from zerogap.data.answers import last_number
 from zerogap.errors import RewardFailed
-from zerogap.rollout.rewards import RewardFunction
 from zerogap.types import Sample
 
 
@@ -20,18 +19,19 @@ def last_number_reward(completion: str, item: PromptItem, sample: Sample) -> flo
     return float(last_number(completion) == _reference_number(item))
 
 
-def build_regex_reward(pattern: str) -> RewardFunction:
+def regex_reward(completion: str, item: PromptItem, sample: Sample, *, pattern: str) -> float:
     """1 if the last capture of the pattern's first group equals the answer, apart from surrounding white space.
 
-    The dot also matches line ends, so that an answer may span lines.
+    The dot also matches line ends, so that an answer may span lines. A pattern can take forever on what a policy writes,
+    and nothing interrupts Python's matching, so this runs only in a worker process.
     """
-    compiled = re.compile(pattern, re.DOTALL)
+    found = [match.group(1) for match in re.finditer(pattern, completion, re.DOTALL)]
+    return float(bool(found) and (found[-1] or "").strip() == reference(item).strip())
 
-    def regex_reward(completion: str, item: PromptItem, sample: Sample) -> float:
-        found = [match.group(1) for match in compiled.finditer(completion)]
-        return float(bool(found) and (found[-1] or "").strip() == reference(item).strip())
 
-    return regex_reward
+def task_reward(completion: str, item: PromptItem, sample: Sample, *, score: TaskScore) -> float:
+    """The data set's own score, for one that is another package's: it may hang, so this runs only in a worker process."""
+    return score(completion, item)
 
 
 def reference(item: PromptItem) -> str:

@@ -7,17 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Pipe
 from typing import Any
 
 from zerogap.errors import ConfigError, RewardFailed
+from zerogap.rollout.reward_conventions import Convention
 from zerogap.rollout.reward_source import RewardSource
 from zerogap.rollout.rewards import RewardRequest, RewardResult
 
 _START_TIMEOUT_S = 120.0
 """Importing a reward function may load large libraries on a busy machine; anything longer is a hang."""
+
+_BOOT = "import sys; sys.path[:] = eval(sys.argv.pop(1)); from zerogap.rollout.worker import main; main()"
+"""Sets the search path before anything else is imported. A process started with -m would look into its working directory
+first, where a statistics.py of the user's takes the place of Python's."""
 
 _NOTHING = object()
 """Stands for the answer of a process that has ended."""
@@ -30,11 +36,15 @@ class RewardProcess:
         self._connection, theirs = Pipe()
         self._source = source
         self.is_dead = False
+        self.is_late = False
+        """Whether it was ended because an answer took too long."""
         self._ending = threading.Lock()
         command = [
             sys.executable,
-            "-m",
-            "zerogap.rollout.worker",
+            "-P",
+            "-c",
+            _BOOT,
+            repr(_search_path()),
             str(theirs.fileno()),
             str(os.getpid()),
         ]
@@ -43,10 +53,10 @@ class RewardProcess:
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
         )
         theirs.close()
-        self._send(([*sys.path, os.getcwd()], source))
+        self._send(source)
 
-    def wait_until_ready(self) -> None:
-        """Block until the function is imported.
+    def wait_until_ready(self) -> Convention:
+        """Block until the function is imported, and return how it is called.
 
         Raises:
             ConfigError: the function cannot be imported, or not be called with what it would get.
@@ -54,14 +64,17 @@ class RewardProcess:
         problem = f"the process did not answer within {_START_TIMEOUT_S} s; import less, or what answers sooner"
         if self._connection.poll(_START_TIMEOUT_S):
             problem = self._receive()
+        if isinstance(problem, Convention):
+            return problem
         if problem is _NOTHING:
             problem = (
                 "the process ended while importing it; import it with Python by hand to see why"
             )
-        if problem is not None:
-            self.end()
-            msg = f"reward function {self._source.function} cannot be used in a worker process: {problem}"
-            raise ConfigError(msg)
+        self.end()
+        msg = (
+            f"reward function {self._source.function} cannot be used in a worker process: {problem}"
+        )
+        raise ConfigError(msg)
 
     def answer(
         self, requests: Sequence[RewardRequest], *, timeout_s: float
@@ -69,6 +82,7 @@ class RewardProcess:
         """The rewards of completions of one prompt, or why there are none. Ends the process if it does not answer in time."""
         self._send(requests)
         if not self._connection.poll(timeout_s):
+            self.is_late = True
             self.end()
             why = f"the reward function took longer than {timeout_s} s"
             return [RewardFailed(why)] * len(requests)
@@ -102,3 +116,17 @@ class RewardProcess:
             return self._connection.recv()
         except (EOFError, ConnectionResetError):
             return _NOTHING
+
+
+def _search_path() -> list[str]:
+    """Where the process looks for modules: Python's own first, the working directory last.
+
+    So a user's file hides no module of Python's, of ours or of a library that either needs, whatever its name is.
+    """
+    here = os.getcwd()
+    own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    own |= {f"{folder}/lib-dynload" for folder in own}
+    path = [
+        entry for entry in sys.path if entry and os.path.realpath(entry) != os.path.realpath(here)
+    ]
+    return [*filter(own.__contains__, path), *(p for p in path if p not in own), here]

@@ -22,6 +22,7 @@ def add_rollout_metrics(metrics: StepMetrics, samples: Sequence[Sample]) -> None
         metrics.add("rollout/completion_len/mean", sample.num_completion_tokens)
         metrics.add("rollout/completion_len/max", sample.num_completion_tokens)
         metrics.add("rollout/truncated_fraction", sample.outcome == Outcome.TRUNCATED)
+        metrics.add("rollout/failed_fraction", not sample.outcome.is_valid)
     _add_rewards(metrics, samples)
 
 

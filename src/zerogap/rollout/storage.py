@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from zerogap.errors import DataError
+from zerogap.tensor_file import save_arrays
 from zerogap.types import SAMPLE_COLUMNS, FinishReason, Outcome, Sample, Turn
 from zerogap.types.columns import Column, Values
 
@@ -54,15 +55,19 @@ def save_rollouts(
     staging = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    save_file(_flat_columns(samples), staging / COLUMNS_FILE)
-    with (staging / SAMPLES_FILE).open("w", encoding="utf-8") as lines:
-        for sample in samples:
-            line = _line(sample) | {"note": dict((notes or {}).get(sample.group_id, {}))}
-            lines.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-    if trainer_columns:
-        columns = {name: np.ascontiguousarray(column) for name, column in trainer_columns.items()}
-        save_file(columns, staging / TRAINER_FILE)
-    _replace(staging, folder)
+    try:
+        save_arrays(_flat_columns(samples), staging / COLUMNS_FILE)
+        with (staging / SAMPLES_FILE).open("w", encoding="utf-8") as lines:
+            for sample in samples:
+                line = _line(sample) | {"note": dict((notes or {}).get(sample.group_id, {}))}
+                lines.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+        if trainer_columns:
+            columns = {name: np.ascontiguousarray(c) for name, c in trainer_columns.items()}
+            save_arrays(columns, staging / TRAINER_FILE)
+        _replace(staging, folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
 
 
 def load_rollouts(folder: Path) -> list[Sample]:

@@ -39,6 +39,10 @@ class WeightedRewards:
             for row in zip(*columns, strict=True)
         ]
 
+    def describe(self) -> list[str]:
+        """See ``Rewards``."""
+        return [line for part in self._parts.values() for line in part.rewards.describe()]
+
     def close(self) -> None:
         """Close every part."""
         for part in self._parts.values():

@@ -1,8 +1,8 @@
-"""A process that computes rewards for ``WorkerRewards``: ``python -m zerogap.rollout.worker FD PARENT``.
+"""A process that computes rewards for ``WorkerRewards``; ``reward_process`` starts it with the arguments FD PARENT.
 
-Talks over one inherited socket. The first message in is ``(sys.path, RewardSource)``; the answer is None once the function
-is imported and can be called, else why not. Then each list of ``RewardRequest`` of one prompt gets a list of
-``RewardResult`` or ``RewardFailed``. The process ends when the socket closes or the parent is gone.
+Talks over one inherited socket. The first message in is a ``RewardSource``; the answer is its ``Convention`` once the
+function is imported and can be called, else why not, as text. Then each list of ``RewardRequest`` of one prompt gets a
+list of ``RewardResult`` or ``RewardFailed``. The process ends when the socket closes or the parent is gone.
 
 The function runs in the main thread, so that it may use signals.
 """
@@ -14,10 +14,10 @@ import time
 from multiprocessing.connection import Connection
 
 from zerogap.errors import ConfigError
-from zerogap.rollout.reward_source import RewardSource
+from zerogap.rollout.reward_checks import described
+from zerogap.rollout.reward_source import HOW_TO_NAME, RewardSource
 
 _PARENT_CHECK_S = 1.0
-_HOW_TO_NAME = "name it as module:function, importable from the working directory"
 
 
 def main() -> None:
@@ -32,18 +32,17 @@ def main() -> None:
 
 
 def _serve(connection: Connection) -> None:
-    path, source = connection.recv()
+    source = connection.recv()
     assert isinstance(source, RewardSource)
-    sys.path[:] = path
     try:
         rewards = source.load()
     except ConfigError as error:
         connection.send(str(error))
         return
-    except Exception as error:  # noqa: BLE001 - importing a user's module may raise anything; the parent reports it
-        connection.send(f"{type(error).__name__}: {error}; {_HOW_TO_NAME}")
+    except BaseException as error:  # noqa: BLE001 - importing a user's module may raise anything, SystemExit too; the parent reports it
+        connection.send(f"{described(error)}; {HOW_TO_NAME}")
         return
-    connection.send(None)
+    connection.send(rewards.convention)
     while True:
         connection.send(rewards(connection.recv()))
 
@@ -53,7 +52,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -20,9 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from zerogap.errors import RewardFailed
+from zerogap.rollout.reward_conventions import VERL, Convention, Takes
 from zerogap.rollout.reward_process import RewardProcess
-from zerogap.rollout.reward_source import RewardSource, Takes
+from zerogap.rollout.reward_source import RewardSource
 from zerogap.rollout.rewards import RewardRequest, RewardResult
+
+_MAX_LATE = 8
+"""Calls that may exceed the deadline before the first answer. If there is none then, every call hangs: to wait for each of a
+step's hundreds would take hours."""
 
 
 class WorkerRewards:
@@ -33,7 +38,10 @@ class WorkerRewards:
         function: str,
         *,
         params: Mapping[str, Any] | None = None,
-        takes: Takes = "completion",
+        takes: Takes | None = None,
+        columns: Sequence[str] | None = None,
+        answer_name: str | None = None,
+        key: str | None = None,
         timeout_s: float,
         num_workers: int,
     ) -> None:
@@ -42,20 +50,32 @@ class WorkerRewards:
         Args:
             function: ``module:function``, importable with this process's ``sys.path``.
             params: keyword arguments of every call; picklable.
-            takes: whether one call gets a completion or a group.
+            takes: whether one call gets a completion or a group; None: what its parameters say.
+            columns: names of the fields that every row of the data has; None if they are not known.
+            answer_name: the data's own name of the reference answer.
+            key: of the user's section in the recipe, for ``describe``; None: the function is ours.
             timeout_s: longest time for one call.
             num_workers: most processes at once; all but the first start only when there is work for them.
 
         Raises:
             ConfigError: the function cannot be imported, or not be called with what it would get.
         """
-        self._source = RewardSource(function=function, params=dict(params or {}), takes=takes)
-        self._timeout_s = timeout_s
+        self._source = RewardSource(
+            function=function,
+            params=dict(params or {}),
+            takes=takes,
+            columns=None if columns is None else tuple(columns),
+            answer_name=answer_name,
+        )
+        self._key, self._timeout_s = key, timeout_s
+        self._num_answers = self._num_late = 0
+        self._counting = threading.Lock()
         self._workers: list[RewardProcess] = []
         # Each busy process has a thread that waits for it.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="zerogap-reward")
         self._finalizer = weakref.finalize(self, _end_all, self._workers, self._threads)
-        self._idle = [self._add_worker()]
+        first, self._convention = self._add_worker()
+        self._idle = [first]
 
     async def reward(self, requests: Sequence[RewardRequest]) -> list[RewardResult | RewardFailed]:
         """See ``Rewards``. Requests whose call kills its process or exceeds the deadline get a RewardFailed."""
@@ -63,7 +83,7 @@ class WorkerRewards:
             msg = "these rewards are closed; build new ones"
             raise RewardFailed(msg)
         whole = [requests] if requests else []
-        calls = whole if self._source.takes == "group" else [[request] for request in requests]
+        calls = whole if self._convention.takes == "group" else [[request] for request in requests]
         answers = await asyncio.gather(*map(self._call, calls))
         return [result for answer in answers for result in answer]
 
@@ -76,27 +96,43 @@ class WorkerRewards:
             task.cancel()
             raise
 
+    def describe(self) -> list[str]:
+        """See ``Rewards``."""
+        if self._key is None:
+            return []
+        of = "a completion" if self._convention.takes == "completion" else "a prompt, with all of its completions"  # fmt: skip
+        line = f"{self._key}: {self._source.function} has {self._convention}; one call for {of}, at most {self._timeout_s:g} s"
+        known = {*(self._source.columns or ()), *self._source.params}
+        if self._convention == VERL and "data_source" not in known:
+            line += f'; data_source is "" where the data has no such field ({self._key}.params.data_source sets it)'
+        return [line]
+
     def close(self) -> None:
         """End the processes."""
         self._finalizer()
 
     def _answer(self, task: _Task) -> list[RewardResult | RewardFailed]:
+        if not self._num_answers and self._num_late >= _MAX_LATE:
+            why = f"the reward function took longer than {self._timeout_s:g} s in each of its first {self._num_late} calls, so it was not called again"
+            return [RewardFailed(why)] * task.size
         try:
             worker = self._idle.pop()
         except IndexError:
-            worker = self._add_worker()
+            worker, _ = self._add_worker()
         result = task.work(worker, timeout_s=self._timeout_s)
+        with self._counting:
+            self._num_late += worker.is_late
+            self._num_answers += not worker.is_dead
         if worker.is_dead:
             self._workers.remove(worker)
         else:
             self._idle.append(worker)
         return result
 
-    def _add_worker(self) -> RewardProcess:
+    def _add_worker(self) -> tuple[RewardProcess, Convention]:
         worker = RewardProcess(self._source)
         self._workers.append(worker)
-        worker.wait_until_ready()
-        return worker
+        return worker, worker.wait_until_ready()
 
 
 class _Task:
@@ -107,6 +143,11 @@ class _Task:
         self._worker: RewardProcess | None = None
         self._is_cancelled = False
         self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Completions of the call."""
+        return len(self._requests)
 
     def work(self, worker: RewardProcess, *, timeout_s: float) -> list[RewardResult | RewardFailed]:
         """Wait for the answer."""

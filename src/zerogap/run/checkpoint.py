@@ -1,8 +1,8 @@
 """A run's checkpoints. After a kill at any moment, each checkpoint is complete or absent.
 
 A checkpoint is a set of named parts. Each part has an owner that writes and reads its folder, so a buffer or a second
-policy only adds a part. ``checkpoints/step_000123/`` holds one folder per part, and ``state.json`` with the step and the
-names of the parts. It is written under a temporary name, flushed to disk, and renamed.
+policy only adds a part. ``checkpoints/step_000123/`` holds one folder per part, and ``state.json`` with the step, the
+parts with a digest of each file, and a digest of all this. It is written under a temporary name, flushed to disk, and renamed.
 """
 
 import json
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from zerogap.errors import CheckpointError, ZerogapError
+from zerogap.run.digests import digest_of_json, digests_of_files
 from zerogap.run_folder import CHECKPOINT_STATE, checkpoint_name, list_checkpoints
+from zerogap.tensor_file import save_tensors
 from zerogap.weights import (
     NamedWeights,
     WeightHistory,
@@ -28,10 +30,11 @@ from zerogap.weights import (
     weight_fingerprint,
 )
 
-_FORMAT = 4
+_FORMAT = 5
 _NUM_LISTED = 5
 _WEIGHTS, _JSON = "model.safetensors", "state.json"
 _ABOUT = "zerogap"
+_DIGEST = "digest"
 
 
 class CheckpointPart(Protocol):
@@ -102,7 +105,7 @@ class WeightsPart:
         }
         # Only one key: safetensors writes several in any order, and equal checkpoints must be equal files.
         metadata = {_ABOUT: json.dumps(described)}
-        save_file(trained_weights(self.model), folder / _WEIGHTS, metadata=metadata)
+        save_tensors(trained_weights(self.model), folder / _WEIGHTS, metadata=metadata)
 
     def load(self, folder: Path) -> None:
         """Load the file into the model, in place.
@@ -151,7 +154,7 @@ class OlderWeights:
             return
         for older in self.history.versions:
             if older < self.version:
-                save_file(dict(self.history.weights(older)), folder / f"{older:06d}.safetensors")
+                save_tensors(self.history.weights(older), folder / f"{older:06d}.safetensors")
 
     def load(self, folder: Path) -> None:
         """Load the files into an empty history."""
@@ -169,20 +172,18 @@ def save_checkpoint(folder: Path, step: int, parts: Sequence[CheckpointPart], *,
         step: steps done.
         parts: all parts, in their state after that step.
         keep: how many checkpoints stay.
+
+    Raises:
+        OSError: a file cannot be written; nothing is left of the checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _remove_partial(folder)
     building = folder / f".{checkpoint_name(step)}.partial"
-    building.mkdir()
-    for part in parts:
-        (building / part.name).mkdir()
-        part.save(building / part.name)
-    described = {"format": _FORMAT, "step": step, "parts": [part.name for part in parts]}
-    (building / CHECKPOINT_STATE).write_text(
-        json.dumps(described, indent=2) + "\n", encoding="utf-8"
-    )
-    for path in (*building.rglob("*"), building):
-        _sync(path)
+    try:
+        _write(building, step, parts)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
     final = folder / checkpoint_name(step)
     if final.exists():
         shutil.rmtree(final)
@@ -191,6 +192,18 @@ def save_checkpoint(folder: Path, step: int, parts: Sequence[CheckpointPart], *,
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return final
+
+
+def _write(folder: Path, step: int, parts: Sequence[CheckpointPart]) -> None:
+    for part in parts:
+        (folder / part.name).mkdir(parents=True)
+        part.save(folder / part.name)
+    digests = {part.name: digests_of_files(folder / part.name) for part in parts}
+    described = {"format": _FORMAT, "step": step, "parts": digests}
+    text = json.dumps({**described, _DIGEST: digest_of_json(described)}, indent=2) + "\n"
+    (folder / CHECKPOINT_STATE).write_text(text, encoding="utf-8")
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
 
 
 def load_checkpoint(path: Path, parts: Sequence[CheckpointPart]) -> int:
@@ -204,14 +217,12 @@ def load_checkpoint(path: Path, parts: Sequence[CheckpointPart]) -> int:
         CheckpointError: a file is missing or damaged, or a part belongs to another owner.
     """
     try:
-        described = json.loads((path / CHECKPOINT_STATE).read_text(encoding="utf-8"))
-        if described["format"] != _FORMAT:
-            msg = f"checkpoint {path} does not have format {_FORMAT}: another version of zerogap wrote it; resume with that version"
-            raise CheckpointError(msg)
+        described = _described(path)
         for part in parts:
             if part.name not in described["parts"]:
                 msg = f"checkpoint {path} has no part {part.name!r} ({', '.join(described['parts'])}): another kind of run wrote it; use another run.dir"
                 raise CheckpointError(msg)
+            _check_digests(path / part.name, described["parts"][part.name])
             part.load(path / part.name)
     except ZerogapError:
         raise  # the owner's own error says more
@@ -219,6 +230,28 @@ def load_checkpoint(path: Path, parts: Sequence[CheckpointPart]) -> int:
         msg = f"checkpoint {path} cannot be read ({error}); delete it to continue from the previous one"
         raise CheckpointError(msg) from error
     return int(described["step"])
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """What state.json says, checked against its digest."""
+    described = json.loads((path / CHECKPOINT_STATE).read_text(encoding="utf-8"))
+    if described["format"] != _FORMAT:
+        msg = f"checkpoint {path} does not have format {_FORMAT}: another version of zerogap wrote it; resume with that version"
+        raise CheckpointError(msg)
+    if described.pop(_DIGEST) != digest_of_json(described):
+        raise CheckpointError(_was_changed(path / CHECKPOINT_STATE))
+    return described
+
+
+def _check_digests(folder: Path, saved: Mapping[str, str]) -> None:
+    found = digests_of_files(folder)
+    for name in sorted(found.keys() | saved.keys()):
+        if found.get(name) != saved.get(name):
+            raise CheckpointError(_was_changed(folder / name))
+
+
+def _was_changed(path: Path) -> str:
+    return f"{path} is not as it was saved: it was damaged, changed, added or removed; delete the checkpoint's folder to continue from the previous one, or restore it"
 
 
 def _listed(names: Collection[str]) -> str:

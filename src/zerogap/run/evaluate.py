@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from zerogap.config import EvaluateConfig, ModelSection, RunConfig, SamplingConfig
-from zerogap.data import PromptEncoder, PromptItem, build_prompt_sets
+from zerogap.data import PromptEncoder, PromptItem, PromptSets, build_prompt_sets
 from zerogap.engine import AsyncEngine
 from zerogap.errors import ConfigError
 from zerogap.obs import Progress, StepMetrics
 from zerogap.rollout import (
     Collector,
     CollectProgress,
+    Rewards,
     Rollouts,
     SingleTurn,
-    build_rewards,
     run_async,
 )
+from zerogap.run.failures import FailedRewards
 from zerogap.run.machine import apply_threads
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation
-from zerogap.types import SamplingParams
+from zerogap.run.rewards import recipe_rewards
+from zerogap.types import Sample, SamplingParams
 
 
 def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dict[str, float]:
@@ -31,22 +33,34 @@ def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dic
 
     Raises:
         ConfigError: the recipe has no evaluation prompts.
+        RewardFailed: no answer got a reward.
     """
     apply_threads()
     sets = build_prompt_sets(config.data)
     if not len(sets.evaluation):
         msg = "data has no evaluation prompts; set data.eval_size, or data.eval_path for files"
         raise ConfigError(msg)
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    with closing(recipe_rewards(config, sets)) as rewards:
+        if not quiet:
+            for line in rewards.describe():
+                console.print(line)
+        metrics, samples = _evaluated(model, config, sets, rewards, Progress(console, is_quiet=quiet))  # fmt: skip
+    FailedRewards(console.print).take("evaluation", samples, must_have_one=True)
+    return metrics
+
+
+def _evaluated(
+    model: str, config: RunConfig, sets: PromptSets, rewards: Rewards, progress: Progress
+) -> tuple[dict[str, float], list[Sample]]:
+    """The metrics and the answers that they are of."""
     policy = load_policy(
         ModelSection(path=model, tokenizer=config.model.tokenizer if config.model.path else None),
         seed=config.run.seed,
     )
-    rewards = build_rewards(config.reward, score=sets.score)
     evaluation = Evaluation.of_recipe(config, sets.evaluation)
     metrics = StepMetrics()
-    progress = Progress(Console(stderr=True), is_quiet=quiet)
     with (
-        closing(rewards),
         AsyncEngine(policy.engine(config.engine, seed=config.run.seed)) as engine,
         progress.phase("evaluate", total=evaluation.num_completions, unit="completions") as phase,
     ):
@@ -63,8 +77,10 @@ def evaluate_model(model: str, config: RunConfig, *, quiet: bool = False) -> dic
                 seed=config.run.seed,
             )
 
-        evaluation.run(make_collector, metrics=metrics, on_progress=show_generation(phase))
-    return metrics.reduce()
+        samples = evaluation.run(
+            make_collector, metrics=metrics, on_progress=show_generation(phase)
+        )
+    return metrics.reduce(), samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +111,15 @@ class Evaluation:
         *,
         metrics: StepMetrics,
         on_progress: Callable[[CollectProgress], None] | None = None,
-    ) -> None:
-        """Answer every prompt and add ``eval/*`` to ``metrics``. Every evaluation uses the same sampling seeds."""
+    ) -> list[Sample]:
+        """Answer every prompt, add ``eval/*`` to ``metrics``, and return all answers. Every evaluation uses the same sampling seeds."""
+        samples: list[Sample] = []
         if self.config.greedy:
             greedy = make_collector(self.sampling.greedy().params(), 1)
             answered = self._answer(greedy, "eval-greedy", on_progress)
             _add_means(metrics, "eval/reward", answered)
             _add_counts(metrics, answered)
+            samples += answered.samples
         if self.config.samples:
             sampled = make_collector(self.sampling.params(), self.config.samples)
             drawn = self._answer(sampled, "eval-sampled", on_progress)
@@ -113,7 +131,9 @@ class Evaluation:
                 if rewards:
                     metrics.add("eval/sampled/best/mean", max(rewards))
             _add_counts(metrics, drawn)
+            samples += drawn.samples
         metrics.add("eval/num_prompts", len(self.items))
+        return samples
 
     def _answer(
         self,

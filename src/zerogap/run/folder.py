@@ -1,13 +1,15 @@
-"""Opens a run's folder, and checks that a run in it has the same recipe."""
+"""Checks that a run in a folder has the same recipe."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from zerogap.config import RunConfig
-from zerogap.errors import CheckpointError, ConfigError
+from zerogap.errors import CheckpointError
+from zerogap.obs import written_whole
 from zerogap.report.data import flatten
 from zerogap.run.machine import describe_environment
+from zerogap.run.storing import storing
 from zerogap.run_folder import RunFolder
 
 _MAY_CHANGE = (
@@ -28,22 +30,27 @@ change only with a constant schedule. Applied remedies stay, so a run that its b
 
 
 def open_run_folder(folder: RunFolder, config: RunConfig) -> None:
-    """Create the folder, or check that it holds a run of this recipe; write config and environment.
+    """Check that a run in the folder has this recipe; write config and environment.
 
     Raises:
-        CheckpointError: the folder holds a run of another recipe; the message lists the different keys.
-        ConfigError: the folder cannot be created.
+        CheckpointError: the folder holds a run of another recipe, and the message lists the different keys; or one whose
+            recipe cannot be read.
+        RunFolderError: a file cannot be written.
     """
     wanted = config.model_dump(mode="json")
-    if folder.latest_checkpoint() is not None and folder.config.exists():
-        _check_same(folder.path, json.loads(folder.config.read_text(encoding="utf-8")), wanted)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"run.dir = {str(folder.path)!r}: the folder cannot be created ({error.strerror}); set another run.dir"
-        raise ConfigError(msg) from error
+    if folder.latest_checkpoint() is not None:
+        _check_same(folder.path, _recorded(folder), wanted)
     _write_json(folder.config, wanted)
     _write_json(folder.environment, describe_environment())
+
+
+def _recorded(folder: RunFolder) -> dict[str, Any]:
+    """The recipe of the run in the folder."""
+    try:
+        return json.loads(folder.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        msg = f"{folder.path} holds checkpoints, but {folder.config.name} cannot be read ({error}), so nobody knows the recipe that they belong to; restore the file, set another run.dir, or delete the folder"
+        raise CheckpointError(msg) from error
 
 
 def _check_same(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -61,7 +68,6 @@ def _check_same(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> No
 
 
 def _write_json(path: Path, content: object) -> None:
-    # Renamed into place, so that a kill leaves no half-written file.
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    with storing(path), written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Ctrl-C without loss: the first one stops after the step, the second one stops at once."""
+"""Ctrl-C and SIGTERM without loss: the first one stops after the step, the second one stops at once."""
 
 import signal
 from collections.abc import Callable
@@ -13,9 +13,15 @@ class Interrupt:
 
     def __init__(self, on_request: Callable[[], None]) -> None:
         """``on_request`` should tell the user that the run stops after this step."""
-        self.is_requested = False
+        self.signal: signal.Signals | None = None
+        """The first one that came."""
         self._on_request = on_request
         self._previous: dict[int, object] = {}
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether one came."""
+        return self.signal is not None
 
     def __enter__(self) -> "Interrupt":
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -33,5 +39,5 @@ class Interrupt:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_requested:
             raise KeyboardInterrupt
-        self.is_requested = True
+        self.signal = signal.Signals(number)
         self._on_request()

@@ -10,7 +10,7 @@ from zerogap.config.engine import EngineConfig
 from zerogap.config.env import read_environment
 from zerogap.config.model import ModelInit, ModelSection
 from zerogap.data import Tokenizer, byte_tokenizer, write_tokenizer_files
-from zerogap.engine import Engine
+from zerogap.engine import Engine, Messages
 from zerogap.errors import ModelError
 from zerogap.kernels import (
     PAGE_SIZE,
@@ -30,6 +30,7 @@ from zerogap.models import (
     resolve_source,
 )
 
+_LIMITS = EngineConfig()
 _PROBED_LAYERS = 4
 """Enough weights to exceed the processor's caches between two passes."""
 _PROBED_ROWS = 512
@@ -57,6 +58,12 @@ class Policy:
         known = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
         self.model.limit_vocabulary(known)
 
+    def encode(self, prompt: str | Messages) -> list[int]:
+        """Ids of text as it is, or of messages through the chat template; with one leading BOS if the model wants one."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_special=True)
+        return self.tokenizer.apply_chat_template(prompt)
+
     def probe(self) -> InvarianceProbe:
         """Make GEMM batch-invariant on this model's shapes, and test it."""
         return ensure_batch_invariance(self.model.gemm_shapes())
@@ -83,7 +90,7 @@ class Policy:
 
     def engine(
         self,
-        limits: EngineConfig,
+        limits: EngineConfig = _LIMITS,
         *,
         model: CausalLM | None = None,
         gemm: Gemm = "exact",
@@ -99,6 +106,7 @@ class Policy:
             prefix_cache=limits.prefix_cache,
             eos_token_ids=self.eos_token_ids,
             detokenizer=self.tokenizer.decode,
+            encode=self.encode,
             gemm=gemm,
             weight_version=weight_version,
             seed=seed,
@@ -113,12 +121,17 @@ def kv_cache_tokens(config: ModelConfig, limits: EngineConfig) -> int:
     return int(limits.kv_cache_gib * 2**30 / bytes_per_token) // PAGE_SIZE * PAGE_SIZE
 
 
-def load_policy(section: ModelSection, *, seed: int) -> Policy:
-    """The policy a recipe names: a pretrained one, or random weights that ``seed`` fixes.
+def load_policy(source: ModelSection | str | Path, *, seed: int = 0) -> Policy:
+    """A pretrained policy, or one with random weights.
+
+    Args:
+        source: a folder, hub id, ``.gguf`` file or ``package:<module>/<file>``; or a recipe's [model].
+        seed: of random weights.
 
     Raises:
         ModelError, DataError: the weights or the tokenizer cannot be found or read.
     """
+    section = source if isinstance(source, ModelSection) else ModelSection(path=str(source))
     if section.init is not None:
         tokenizer = _named_tokenizer(section.tokenizer or "byte")
         return _random_policy(section.init, tokenizer, seed=seed, precision=section.dtype)
@@ -166,6 +179,10 @@ def tokenizer_folder(path: Path) -> Path:
         f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()
     ).hexdigest()[:16]
     folder = read_environment().cache / "tokenizers" / key
-    if not (folder / "tokenizer.json").exists():
-        write_tokenizer_files(path, folder)
+    try:
+        if not (folder / "tokenizer.json").exists():
+            write_tokenizer_files(path, folder)
+    except OSError as error:
+        msg = f"the tokenizer of {path} cannot be stored in {folder} ({error.strerror}); set ZEROGAP_CACHE to a folder that you can write, on a disk with room"
+        raise ModelError(msg) from error
     return folder

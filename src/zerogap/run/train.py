@@ -1,5 +1,6 @@
 """The entry point of training: ``train`` runs a recipe with ``TrainingRun``."""
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ class TrainResult:
     """False if it was interrupted or an alarm stopped it; the same recipe continues it."""
     is_alarmed: bool
     """An alarm stopped it (``watch.stop``)."""
+    signal: signal.Signals | None
+    """What interrupted it, if it was."""
 
 
 def train(config: RunConfig, *, quiet: bool = False) -> TrainResult:
@@ -48,4 +51,5 @@ def train(config: RunConfig, *, quiet: bool = False) -> TrainResult:
             step=run.step_number,
             is_finished=run.is_finished,
             is_alarmed=run.is_alarmed,
+            signal=None if run.is_finished else interrupt.signal,
         )

@@ -5,8 +5,8 @@ that is killed and started again ends with the same results.
 """
 
 import resource
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from rich.console import Console
 
 from zerogap.algorithms import call_user_function, check_user_functions
 from zerogap.config import RunConfig
-from zerogap.errors import NumericsError
+from zerogap.data import build_prompt_sets
+from zerogap.errors import NumericsError, RewardFailed, RunFolderError
 from zerogap.ledger import StartedAudit, trained_gap
+from zerogap.models import hf_tensors
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
 from zerogap.report import write_report
 from zerogap.rollout import (
@@ -35,9 +37,12 @@ from zerogap.run.checkpoint import (
 )
 from zerogap.run.components import Components
 from zerogap.run.export import export_policy
+from zerogap.run.failures import FailedRewards
 from zerogap.run.files import RunFiles
 from zerogap.run.folder import open_run_folder
 from zerogap.run.gather import Gathered, build_gatherer
+from zerogap.run.inputs import check_inputs
+from zerogap.run.lock import owned
 from zerogap.run.machine import return_free_memory
 from zerogap.run.messages import (
     describe_acceptance,
@@ -49,9 +54,11 @@ from zerogap.run.messages import (
     warning_of_audit,
     warning_of_truncation,
 )
+from zerogap.run.model_card import model_card
 from zerogap.run.oversight import Oversight
 from zerogap.run.policy import load_policy
 from zerogap.run.progress import show_generation, show_training
+from zerogap.run.rewards import recipe_rewards
 from zerogap.run.serving import RolloutEngine
 from zerogap.run.step_metrics import (
     acceptance_metrics,
@@ -61,12 +68,14 @@ from zerogap.run.step_metrics import (
     add_train_metrics,
     with_rates,
 )
+from zerogap.run.storing import DiskNeed, storing
 from zerogap.run.versions import version_line
 from zerogap.run.workload import Workload
 from zerogap.run_folder import RunFolder
 from zerogap.train import TrainMetrics
 from zerogap.types import exclusion_reason
 from zerogap.watch import BudgetController, Watch
+from zerogap.weights import trained_weights
 
 
 class TrainingRun:
@@ -78,6 +87,7 @@ class TrainingRun:
         self._console, self._is_quiet = console, is_quiet
         self._progress = Progress(console, is_quiet=is_quiet)
         self._open = ExitStack()
+        self._failed_rewards = FailedRewards(console.print)
         self._began_s = monotonic_s()
         self._checkpointed_step = -1
         self._trained_step = -1
@@ -95,9 +105,17 @@ class TrainingRun:
         self._open.close()
 
     def _begin(self) -> None:
+        self._open.enter_context(owned(self.folder))
         open_run_folder(self.folder, self.config)
         # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
+        # Before the model is loaded: a file or a function with a mistake is found within a second.
+        sets = build_prompt_sets(self.config.data)
+        rewards = self._open.enter_context(closing(recipe_rewards(self.config, sets)))
+        for line in rewards.describe():
+            self._say(line)
+        if changed := check_inputs(self.folder, self.config):
+            self._console.print(changed)
         with self._progress.phase("loading the model"):
             policy = load_policy(self.config.model, seed=self.config.run.seed)
         check_user_functions(self.config.user_functions)
@@ -111,9 +129,11 @@ class TrainingRun:
                 self._console.print(line)
         self.components = Components(self.config, policy, say=self._say)
         self._open.callback(lambda: self.components.serving.close())
-        self.workload = self._open.enter_context(Workload(self.config, policy))
+        self.workload = Workload(self.config, policy, sets=sets, rewards=rewards)
         self._describe()
+        self._say(self._disk_need().check(self.folder))
         resumed_step = self._load()
+        self._first_step = (resumed_step or 0) + 1
         self._open_files(-1 if resumed_step is None else resumed_step)
         if resumed_step is None:
             self._publish(0)
@@ -148,11 +168,18 @@ class TrainingRun:
 
         Raises:
             MismatchError: the gap stays above the budget, and no remedy is left. The step is saved first.
+            RunFolderError: something cannot be written; says what is safe.
+            RewardFailed: no completion of the first step got a reward. The step's rollouts are saved first.
         """
+        with self._saying_what_is_safe():
+            self._advance()
+
+    def _advance(self) -> None:
         step, metrics = self.step_number + 1, StepMetrics()
         prompts_before = self.workload.stream.state_dict()
         with self.files.spans.span("step", step=step):
             gathered = self._gather(step, metrics)
+            self._check_rewards(step, gathered)
             try:
                 audit = self._start_audit(step, gathered.trained)
                 own_log_probs = self._train(step, gathered.trained, metrics)
@@ -192,6 +219,19 @@ class TrainingRun:
         # The next weights cannot use the cached keys and values, and the backward pass needs their memory.
         self.engine.release_memory_occupation()
         return gathered
+
+    def _check_rewards(self, step: int, gathered: Gathered) -> None:
+        """Say why samples have no reward; if that is so for all of the first step, save them and end the run."""
+        is_first = step == self._first_step
+        try:
+            self._failed_rewards.take(
+                f"step {step}", gathered.drawn.samples, must_have_one=is_first
+            )
+        except RewardFailed:
+            if self.config.obs.rollouts_every:
+                self._save_rollouts(step, gathered, None)
+            self._write_report()
+            raise
 
     def _start_audit(self, step: int, rollouts: Rollouts) -> StartedAudit:
         """Start the ledger's audit before any weight changes."""
@@ -274,7 +314,7 @@ class TrainingRun:
             name: {"item_id": item.item_id, "question": item.question, "answer": item.answer}
             for name, item in gathered.drawn.items.items()
         }
-        with self.files.spans.span("save_rollouts"):
+        with self.files.spans.span("save_rollouts"), storing(self.folder.rollouts(step)):
             if others := gathered.not_trained.samples:
                 save_rollouts(self.folder.not_trained(step), others, notes=notes)
             save_rollouts(
@@ -316,11 +356,14 @@ class TrainingRun:
                 f"step {self.step_number}: evaluate", total=total, unit="completions"
             ) as phase,
         ):
-            self.workload.evaluation.run(
+            samples = self.workload.evaluation.run(
                 partial(self.workload.collector, serving.evaluator),
                 metrics=metrics,
                 on_progress=show_generation(phase),
             )
+        self._failed_rewards.take(
+            f"evaluation at step {self.step_number}", samples, must_have_one=self.step_number == 0
+        )
         # A resumed run starts with an empty prefix cache. Without the flush, the next step's counts would differ from its.
         serving.evaluator.call(lambda engine: engine.flush_cache()).result()
         if serving.is_copy:
@@ -338,7 +381,7 @@ class TrainingRun:
     def _checkpoint(self) -> None:
         if self._checkpointed_step == self.step_number:
             return
-        with self.files.spans.span("checkpoint"):
+        with self.files.spans.span("checkpoint"), storing(self.folder.checkpoint(self.step_number)):
             save_checkpoint(
                 self.folder.checkpoints,
                 self.step_number,
@@ -382,12 +425,31 @@ class TrainingRun:
         )
 
     def finish(self) -> None:
-        """Checkpoint, export (when the run is complete) and report."""
+        """Checkpoint, export (when the run is complete) and report.
+
+        Raises:
+            RunFolderError: something cannot be written; says what is safe.
+        """
+        with self._saying_what_is_safe():
+            self._finish()
+
+    @contextmanager
+    def _saying_what_is_safe(self) -> Generator[None]:
+        try:
+            yield
+        except RunFolderError as error:
+            kept = self._checkpointed_step
+            safe = f"step {kept} is saved" if kept > 0 else "no step is saved yet"
+            msg = f"{error}; {safe}: make room or mend the folder's permissions, then run the same command again to continue"
+            raise RunFolderError(msg) from error
+
+    def _finish(self) -> None:
         if self.step_number:
             self._checkpoint()
         if self.is_finished:
-            with self.files.spans.span("export"):
-                export_policy(self.components.policy, self.folder.export)
+            with self.files.spans.span("export"), storing(self.folder.export):
+                card = model_card(self.config, self.folder, step=self.step_number)
+                export_policy(self.components.policy, self.folder.export, card=card)
         took = format_duration(monotonic_s() - self._began_s)
         if self.is_finished:
             self._console.print(
@@ -403,7 +465,8 @@ class TrainingRun:
 
     def _write_report(self) -> None:
         decode = self.components.policy.tokenizer.decode
-        path = write_report(self.folder.path, decode_token=lambda i: decode([i], False))
+        with storing(self.folder.path):
+            path = write_report(self.folder.path, decode_token=lambda i: decode([i], False))
         self._console.print(f"report: {path}")
 
     # ------------------------------------------------------------ setting up
@@ -414,6 +477,15 @@ class TrainingRun:
         self._say(
             f"policy: {num_parameters / 1e6:.1f} M parameters, vocabulary {policy.vocab_limit:,}; "
             f"prompts: {len(self.workload.items)} to train, {len(self.workload.evaluation.items)} held out; folder: {self.folder.path}"
+        )
+
+    def _disk_need(self) -> DiskNeed:
+        model, components = self.components.policy.model, self.components
+        weights = sum(tensor.nbytes for tensor in trained_weights(model).values())
+        return DiskNeed.of(
+            self.config.run,
+            checkpoint=weights * (1 + self.config.rollout.lag) + components.trainer.num_saved_bytes,
+            export=sum(t.numel() for _, t in hf_tensors(model)) * (2 if model.is_bf16 else 4),
         )
 
     def _open_files(self, resumed_step: int) -> None:

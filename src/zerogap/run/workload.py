@@ -7,26 +7,40 @@ from zerogap.data import (
     AnswerEncoder,
     PromptEncoder,
     PromptItem,
+    PromptSets,
     PromptStream,
-    build_prompt_sets,
     check_prompt_lengths,
 )
-from zerogap.rollout import Collector, Demonstrations, Generator, Hints, SingleTurn, build_rewards
+from zerogap.rollout import (
+    Collector,
+    Demonstrations,
+    Generator,
+    Hints,
+    Rewards,
+    SingleTurn,
+)
 from zerogap.run.evaluate import Evaluation
 from zerogap.run.policy import Policy
 from zerogap.types import SamplingParams
 
 
 class Workload:
-    """Data and rewards of a recipe. A context manager; owns the processes that compute rewards."""
+    """Data and rewards of a recipe."""
 
-    def __init__(self, config: RunConfig, policy: Policy) -> None:
-        """Read the data and check that every prompt fits.
+    def __init__(
+        self, config: RunConfig, policy: Policy, *, sets: PromptSets, rewards: Rewards
+    ) -> None:
+        """Check that every prompt fits.
+
+        Args:
+            config: the recipe.
+            policy: encodes the prompts.
+            sets: the recipe's prompts.
+            rewards: the recipe's; the caller closes them.
 
         Raises:
-            DataError, ConfigError: the data cannot be read, a prompt is too long for its completion, or an answer cannot train.
+            DataError, ConfigError: a prompt is too long for its completion, or an answer cannot train.
         """
-        sets = build_prompt_sets(config.data)
         self._policy, self._seed = policy, config.run.seed
         self.encode = PromptEncoder(policy.tokenizer, config.prompt)
         self.items = sets.train
@@ -38,13 +52,7 @@ class Workload:
         """Makes samples of reference answers; None if the loss trains on completions."""
         self.hints = self._build_hints(config)
         """What the teacher reads, if it has hints."""
-        self._rewards = build_rewards(config.reward, score=sets.score)
-
-    def __enter__(self) -> "Workload":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._rewards.close()
+        self._rewards = rewards
 
     def collector(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from zerogap.algorithms import Algorithm, CorrectionsConfig, algorithm_problems
@@ -19,6 +19,7 @@ from zerogap.config.train import TrainConfig
 from zerogap.errors import CheckpointError, ConfigError, DataError
 from zerogap.kernels import Compute, Gemm
 from zerogap.models import CausalLM
+from zerogap.tensor_file import save_tensors
 from zerogap.train.columns import StepColumns, StepMeter
 from zerogap.train.critic import Critic
 from zerogap.train.metrics import (
@@ -115,6 +116,14 @@ class NativeTrainer:
         self._meter = StepMeter()
         self._rollback = Rollback()
         """The state before the last step, while [acceptance] may undo it."""
+
+    @property
+    def num_saved_bytes(self) -> int:
+        """See ``Trainer``."""
+        own = sum(tensor.nbytes for tensor in self.state_dict().values())
+        if self._algorithm.acceptance is None or self._rollback.is_held:
+            return own
+        return own + sum(tensor.nbytes for tensor in self._trained_state().values())
 
     def use_gemm(self, gemm: Gemm) -> None:
         """See ``Trainer``."""
@@ -236,7 +245,7 @@ class NativeTrainer:
     def save(self, folder: Path) -> None:
         """See ``Trainer``: one file, which holds ``state_dict``."""
         state = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(state, folder / _FILE)
+        save_tensors(state, folder / _FILE)
 
     def load(self, folder: Path) -> None:
         """See ``Trainer``."""

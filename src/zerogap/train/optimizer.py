@@ -107,7 +107,7 @@ class Optimizer:
         gradients = self.gradients()
         no_amsgrad: list[Tensor] = []
         torch._fused_adamw_(
-            [self._masters.get(name, self._parameters[name].data) for name in names],
+            [self._masters.get(name, self._parameters[name].detach()) for name in names],
             [gradients[name] for name in names],
             [self._exp_avg[name] for name in names],
             [self._exp_avg_sq[name] for name in names],
@@ -124,6 +124,8 @@ class Optimizer:
             eps=self._eps,
             maximize=False,
         )
+        # The kernel does not count as a change, and an engine on these weights notices changes by that count.
+        torch.autograd.graph.increment_version([self._parameters[name] for name in names])
 
     def gradients(self) -> dict[str, Tensor]:
         """Each parameter's ``.grad``: accumulated since ``zero_grad``, clipped in place by ``update``."""

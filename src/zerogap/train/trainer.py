@@ -28,6 +28,11 @@ class Trainer(Protocol):
         """A step failed after one of its updates was applied: weights and state are inconsistent and must not be saved."""
         ...
 
+    @property
+    def num_saved_bytes(self) -> int:
+        """The most bytes that ``save`` writes."""
+        ...
+
     def use_gemm(self, gemm: Gemm) -> None:
         """Use these GEMM kernels from the next pass on."""
         ...

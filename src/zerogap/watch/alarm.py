@@ -13,6 +13,7 @@ TITLES: dict[AlarmKind, str] = {
     "gradient": "the gradient has a spike",
     "truncation": "completions are cut off",
     "signal": "most groups carry no signal",
+    "failures": "completions get no reward",
     "numerics": "a number is not finite, or two computations of it differ",
 }
 

@@ -19,6 +19,7 @@ METRIC_OF: dict[AlarmKind, str] = {
     "gradient": "train/grad_norm",
     "truncation": "rollout/truncated_fraction",
     "signal": "group/without_signal",
+    "failures": "rollout/failed_fraction",
 }
 """Metric of each alarm; ``numerics`` reads all metrics."""
 
@@ -49,6 +50,8 @@ class History:
         if num_groups := metrics.get("group/count"):
             share = metrics.get("group/without_signal", 0.0) / num_groups
             yield "signal", Reading(share, config.no_signal_fraction)
+        if (share := metrics.get("rollout/failed_fraction")) is not None:
+            yield "failures", Reading(share, config.failed_fraction)
         if (entropy := metrics.get("policy/entropy")) is not None:
             has_learned = self._has_learned(metrics)
             if (usual := _usual(self._entropies, entropy)) is not None:

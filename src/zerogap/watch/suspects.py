@@ -1,11 +1,20 @@
 """The probable cause of an alarm in words, and the command that shows more."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zerogap.obs import GAP_SOURCES, AlarmKind
+from zerogap.run_folder import RunFolder
+from zerogap.types import Outcome
 
 Metrics = Mapping[str, float]
+
+_WHY_FAILED: dict[Outcome, str] = {
+    Outcome.VERIFIER_FAILED: "the reward function raised, took too long or returned no usable number; each first reason was printed, and all are in the step's samples.jsonl as outcome_detail",
+    Outcome.ENVIRONMENT_FAILED: "the environment raised between turns",
+    Outcome.INFRASTRUCTURE_FAILED: "the generator did not return them",
+}
 
 _SOURCES = {
     "tokens": "re-encoded text gave other ids than were sampled",
@@ -29,7 +38,12 @@ def suspect(kind: AlarmKind, metrics: Metrics) -> str:
 
 
 def command(kind: AlarmKind, run_dir: Path, step: int) -> str:
-    """What to run for a closer look at ``step``: its worst tokens, all of its rollouts, or its gradient."""
+    """What to run for a closer look at ``step``: its worst tokens, all of its rollouts, its gradient, or its failures by reason."""
+    if kind == "failures":
+        samples = RunFolder(run_dir).rollouts(step) / "samples.jsonl"
+        return (
+            f"""grep -oE '"outcome_detail": "[^"]+' {shlex.quote(str(samples))} | sort | uniq -c"""
+        )
     if kind in ("gradient", "numerics"):
         return f"zerogap capsule {run_dir} --step {step} step_{step}.zip"
     page = "" if kind == "gap" else f" --html step_{step}.html"
@@ -78,6 +92,14 @@ def _of_signal(metrics: Metrics) -> str:
     return f"most groups have equal rewards{_reward(metrics)}: the questions are too easy or too hard for this policy"
 
 
+def _of_failures(metrics: Metrics) -> str:
+    counts = {kind: metrics.get(f"outcome/{kind}", 0.0) for kind in Outcome if not kind.is_valid}
+    worst = max(counts, key=lambda kind: counts[kind])
+    if not counts[worst]:
+        return "samples failed"
+    return f"{counts[worst]:.0f} of {metrics.get('rollout/num_samples', 0.0):.0f} samples are {worst}: {_WHY_FAILED.get(worst, 'see their outcome_detail')}"
+
+
 def _of_numerics(metrics: Metrics) -> str:
     return "look for the first NaN or infinity in this step's rollouts, gradient and new weights"
 
@@ -92,5 +114,6 @@ _SUSPECTS: dict[AlarmKind, Callable[[Metrics], str]] = {
     "gradient": _of_gradient,
     "truncation": _of_truncation,
     "signal": _of_signal,
+    "failures": _of_failures,
     "numerics": _of_numerics,
 }

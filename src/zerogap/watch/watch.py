@@ -54,7 +54,9 @@ class Watch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a ``state_dict``."""
         self._history.load_state_dict(state["history"])
-        self._alarms = {kind: Hysteresis.from_state(state["alarms"][kind]) for kind in ALARM_KINDS}
+        # An older version's checkpoint has no state of an alarm that is new.
+        known = state["alarms"]
+        self._alarms = {kind: Hysteresis.from_state(known.get(kind, {})) for kind in ALARM_KINDS}
 
     # ------------------------------------------------------------ numerics: without patience
 

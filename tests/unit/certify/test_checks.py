@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.planted_fault import planted_fault
 from helpers.recipes import TINY_POLICY, run_config
+from helpers.tiny_engine import blind_to_changes
 from helpers.train_batches import gradient_on, train_on
 
 from zerogap.certify import (
@@ -179,6 +180,7 @@ class IgnoresVersions(Engine):
     def _use_version(self, version):
         if version == 2:
             super()._use_version(version)
+        blind_to_changes(self)
 
 
 class KeepsPages(Engine):
@@ -186,6 +188,7 @@ class KeepsPages(Engine):
 
     def _use_version(self, version):
         self._loop.weight_version = version
+        blind_to_changes(self)
 
 
 class TurnsVersionsAround(Engine):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers.chat_tokenizers import merging_tokenizer
 from helpers.planted_fault import planted_fault
+from helpers.tiny_engine import blind_to_changes
 
 from zerogap.certify import ModelFolder, Subjects, check_round_trips
 from zerogap.certify import round_trips as round_trips_module
@@ -78,14 +79,17 @@ def test_files_that_are_the_same_bytes_pass(subjects, requests, samples, with_fi
 
 
 def test_an_export_that_changes_a_weight_is_noticed(subjects, requests, samples):
+    engine = subjects.engine()
+
     def export(to):
         weight = subjects.policy.model.norm.weight.detach()
         weight[3] *= 1.001
         export_policy(subjects.policy, to)
         weight[3] /= 1.001
+        blind_to_changes(engine)
 
     with planted_fault("a weight is exported with another value"):
-        finding = trips(subjects, requests, folder_of(subjects, samples, export=export))
+        finding = trips(subjects, requests, folder_of(subjects, samples, export=export), engine)
         assert finding.is_kept
 
 

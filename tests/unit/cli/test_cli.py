@@ -1,5 +1,8 @@
+import errno
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -13,7 +16,7 @@ from zerogap.cli.overrides import TOP_LEVEL_KEYS, split_overrides
 from zerogap.cli.parser import build_parser
 from zerogap.config import RunConfig
 from zerogap.config.load import config_from_toml
-from zerogap.config.problems import _sections
+from zerogap.config.problems import sections_of
 from zerogap.errors import ModelError
 from zerogap.types import FinishReason, GenerateOutput
 
@@ -59,7 +62,7 @@ def _step(rid, index, text, *, ended=None):
 
 
 def test_train_gets_the_resolved_config(fake_run, recipe):
-    fake_run.results["train"] = SimpleNamespace(is_alarmed=False)
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=False, signal=None)
     assert main(["train", recipe, "--run.steps", "7", "--quiet", "--numerics=fast"]) == 0
     ((name, (config,), kwargs),) = fake_run.calls
     assert (name, config.run.steps, config.numerics) == ("train", 7, "fast")
@@ -67,8 +70,14 @@ def test_train_gets_the_resolved_config(fake_run, recipe):
 
 
 def test_a_script_can_tell_that_an_alarm_stopped_a_run(fake_run, recipe):
-    fake_run.results["train"] = SimpleNamespace(is_alarmed=True)
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=True, signal=None)
     assert main(["train", recipe]) == 3
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_script_can_tell_that_a_signal_ended_a_run(fake_run, recipe, number, code):
+    fake_run.results["train"] = SimpleNamespace(is_alarmed=False, signal=number)
+    assert main(["train", recipe]) == code
 
 
 OWN = {
@@ -114,6 +123,27 @@ def test_an_error_to_correct_is_a_message_without_a_traceback(fake_run, recipe, 
     fake_run.results["train"] = ModelError("no such folder")
     assert main(["train", recipe]) == 2
     assert capsys.readouterr().err == "zerogap train: no such folder\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "path"),
+    [(errno.ENOSPC, None), (errno.EACCES, "/x/y"), (errno.ENOTDIR, "/x/y"), (errno.EROFS, "/x")],
+)
+def test_a_disk_or_path_that_cannot_be_used_is_one_sentence(fake_run, recipe, capsys, number, path):
+    fake_run.results["train"] = OSError(number, os.strerror(number), path)
+    assert main(["train", recipe]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert os.strerror(number) in shown
+    assert path is None or f"{path}: " in shown
+    with pytest.raises(OSError, match=os.strerror(number)):
+        main(["train", recipe, "--traceback"])
+
+
+def test_an_error_of_a_users_function_keeps_its_traceback(fake_run, recipe):
+    fake_run.results["train"] = FileNotFoundError(errno.ENOENT, "no such file", "/x")
+    with pytest.raises(FileNotFoundError):
+        main(["train", recipe])
 
 
 def test_traceback_shows_where_an_error_came_from(fake_run, recipe):
@@ -214,9 +244,21 @@ def test_certify_says_by_its_exit_code_what_does_not_hold(fake_run, capsys):
 
 
 def test_export_passes_both_folders(fake_run, capsys):
-    assert main(["export", "runs/x", "out"]) == 0
-    assert [str(path) for path in fake_run.calls[0][1]] == ["runs/x", "out"]
-    assert "zerogap generate out" in capsys.readouterr().out
+    fake_run.results["export_run"] = 20
+    for flags, given in (
+        ([], {"step": None, "best": False}),
+        (["--step", "20"], {"step": 20, "best": False}),
+        (["--best"], {"step": None, "best": True}),
+    ):
+        assert main(["export", "runs/x", "out", *flags]) == 0
+        _, paths, kwargs = fake_run.calls[-1]
+        assert [str(path) for path in paths] == ["runs/x", "out"]
+        assert kwargs == given
+        shown = capsys.readouterr().out
+        assert "after step 20" in shown
+        assert "zerogap generate out" in shown
+    with pytest.raises(SystemExit):
+        main(["export", "runs/x", "out", "--best", "--step", "20"])
 
 
 def test_audit_prints_lines_or_one_object_and_writes_the_page(fake_run, capsys):
@@ -296,13 +338,26 @@ def test_overrides_are_told_apart_from_a_commands_own_arguments():
 
 
 def test_every_key_outside_a_section_can_be_overridden():
-    scalars = [n for n, f in RunConfig.model_fields.items() if not list(_sections(f.annotation))]
+    scalars = [n for n, f in RunConfig.model_fields.items() if not list(sections_of(f.annotation))]
     assert tuple(scalars) == TOP_LEVEL_KEYS
 
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "generate", "eval", "certify", "export", "audit", "capsule", "replay", "bench"],
+    [
+        "recipes",
+        "init",
+        "explain",
+        "train",
+        "generate",
+        "eval",
+        "certify",
+        "export",
+        "audit",
+        "capsule",
+        "replay",
+        "bench",
+    ],
 )
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as ending:

@@ -1,9 +1,11 @@
+import pwd
 from pathlib import Path
 
 import pytest
 
 from zerogap.config.env import let_torch_threads_sleep, read_environment
-from zerogap.errors import ConfigError
+from zerogap.errors import ConfigError, ModelError
+from zerogap.models import resolve_source
 
 
 def test_defaults():
@@ -27,6 +29,19 @@ def test_values_are_read():
         "torch",
         3,
     )
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
+    def nobody(*_):
+        raise KeyError("uid not found")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(ConfigError, match=r"no home folder .* set ZEROGAP_CACHE to a folder"):
+        read_environment({})
+    assert read_environment({"ZEROGAP_CACHE": "/tmp/c"}).cache == Path("/tmp/c")
+    with pytest.raises(ModelError, match="home folder is not known; write the whole path"):
+        resolve_source("~/model")
 
 
 def test_every_bad_value_is_refused_at_once():

@@ -89,3 +89,38 @@ def test_a_part_may_not_have_the_name_of_a_shaping():
     policy = {"overlong": {"buffer_tokens": 8}}
     refused = refusal({"overlong": EXACT}, sampling_policy=policy)
     assert "reward.parts.overlong: sampling_policy.overlong adds a part of this name" in refused
+
+
+def of_reward(**reward):
+    with pytest.raises(ConfigError) as refused:
+        config_from_toml(tomli_w.dumps(_without_none(run_tree(reward=reward))))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("my/reward.py:score", "not module:function; did you mean my.reward:score? for the function f in the file my/reward.py write my.reward:f"),
+        ("./reward.py", "did you mean reward:FUNCTION?"),
+        ("reward.score", "reward.function = 'reward.score': not module:function"),
+        ("my..reward:score", "not module:function"),
+        ("reward:3d", "not module:function"),
+    ],
+)  # fmt: skip
+def test_a_function_that_is_named_as_a_file_is_told_its_module(function, message):
+    assert message in of_reward(kind="import", function=function)
+
+
+@pytest.mark.parametrize("kind", [EXACT, OWN, {"kind": "regex", "pattern": "(x)"}])
+def test_every_kind_may_have_a_range_and_a_wrong_one_is_refused(kind):
+    found = RunConfig.model_validate(run_tree(reward={**kind, "range": [0, 1]})).reward.range
+    assert found == (0.0, 1.0)
+    assert "reward.range = [1.0, 0.0]: the first number must be smaller" in of_reward(**kind, range=[1, 0])  # fmt: skip
+    refused = refusal({"a": {**kind, "range": [1, 1]}})
+    assert "reward.parts.a.range = [1.0, 1.0]: the first number must be smaller" in refused
+
+
+def test_a_regex_and_a_function_report_all_of_their_problems():
+    found = of_reward(kind="regex", pattern="x", range=[1, 0])
+    assert "reward.pattern" in found
+    assert "reward.range" in found

@@ -5,7 +5,7 @@ from helpers.recipes import run_config, run_tree
 from pydantic import BaseModel, ValidationError
 
 from zerogap.config import EvaluateConfig, RunConfig, SamplingConfig
-from zerogap.config.problems import _sections
+from zerogap.config.problems import sections_of
 
 TINY = {
     "hidden_size": 64,
@@ -207,7 +207,7 @@ JSONL = {"kind": "jsonl", "path": "train.jsonl", "answer_field": "answer"}
             {"reward": {"kind": "regex", "pattern": "a"}},
             "has no group, and the first group is the answer",
         ),
-        ({"reward": {"kind": "import", "function": "no colon"}}, "match pattern"),
+        ({"reward": {"kind": "import", "function": "no colon"}}, "not module:function; for the"),
         ({"data": JSONL, "reward": {"kind": "task"}}, "has no score of its own"),
         ({"data": {"kind": "jsonl", "path": "p"}}, "answer_field is none"),
         ({"data": JSONL | {"eval_path": "e", "eval_size": 3}}, "eval_size = 3, eval_path = 'e'"),
@@ -281,7 +281,7 @@ def test_a_template_is_no_format_string():
 def _fields(section):
     for name, field in section.model_fields.items():
         yield section, name, field
-        for inner in _sections(field.annotation):
+        for inner in sections_of(field.annotation):
             yield from _fields(inner)
 
 

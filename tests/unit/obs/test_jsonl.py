@@ -1,10 +1,11 @@
 import json
 
 import pytest
+from helpers.file_limit import file_limit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerogap.errors import CheckpointError, NumericsError
+from zerogap.errors import CheckpointError, NumericsError, RunFolderError
 from zerogap.obs import JsonlFile, JsonlSink, read_jsonl
 
 
@@ -82,3 +83,17 @@ def test_text_stays_readable(tmp_path):
         file.write({"text": "näïve\r\n\u2028 ✓"})
     assert read_jsonl(tmp_path / "texts.jsonl") == [{"text": "näïve\r\n\u2028 ✓"}]
     assert "näïve" in (tmp_path / "texts.jsonl").read_text()
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_an_error_and_leaves_a_file_that_can_be_continued(
+    tmp_path,
+):
+    path = tmp_path / "x.jsonl"
+    with JsonlFile(path) as file:
+        file.write({"step": 1})
+        with file_limit(20), pytest.raises(RunFolderError, match=r"x.jsonl cannot be written \(File too large\)"):  # fmt: skip
+            file.write({"step": 2, "text": "long" * 9})
+    assert read_jsonl(path) == [{"step": 1}]
+    with JsonlFile(path) as file:
+        file.write({"step": 2})
+    assert read_jsonl(path) == [{"step": 1}, {"step": 2}]

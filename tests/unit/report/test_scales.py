@@ -94,3 +94,15 @@ def test_steps_are_round():
 )
 def test_step_ticks_are_whole_numbers(first, last, ticks):
     assert integer_ticks(first, last) == ticks
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1e-300, 6e-300], [5e-324, 0.0], [-1.7e308, 1.7e308], [1e308], [1e-12, 2e-12], [1e20, 1.1e20]],
+)
+def test_a_linear_axis_holds_any_finite_numbers_with_short_labels(values):
+    scale = LinearScale.around(values)
+    assert all(-1e-9 <= scale.place(value) <= 1 + 1e-9 for value in values)
+    labels = [tick.label for tick in scale.ticks()]
+    assert len(labels) >= 2
+    assert all(len(label) <= 10 for label in labels)

@@ -7,7 +7,7 @@ from helpers.fake_generator import FakeGenerator
 from helpers.samples import completed_sample
 
 from zerogap.config.reward import ImportPart, LastNumberPart, TaskPart, WeightedSumReward
-from zerogap.data import PromptItem
+from zerogap.data import PromptItem, PromptSets
 from zerogap.errors import ConfigError, RewardFailed
 from zerogap.rollout import (
     Collector,
@@ -65,7 +65,7 @@ def test_a_part_of_weight_zero_is_measured():
 def test_a_part_that_fails_fails_the_sample_and_is_named(weight):
     bad, fine = results(summed(length=1.0, detailed=weight), "bad", "b")
     assert isinstance(bad, RewardFailed)
-    assert str(bad) == "reward.parts.detailed: ValueError: unreadable"
+    assert str(bad).startswith("reward.parts.detailed: ValueError: unreadable (test_weighted")
     assert fine.value == 1.0 + 0.5 * weight
 
 
@@ -78,7 +78,8 @@ def test_a_recipes_parts_are_built_with_their_kinds_and_share_the_group():
             "short": ImportPart(kind="import", function=SHORTEST, takes="group", weight=0.5),
         },
     )
-    rewards = build_rewards(config, score=lambda text, item: 1.0)
+    sets = PromptSets(train=[ITEM], evaluation=[], score=lambda text, item: 1.0)
+    rewards = build_rewards(config, sets)
     try:
         found = results(rewards, "it is 12", "12", "13")
     finally:
@@ -119,7 +120,7 @@ def test_samples_record_the_parts_and_failures_are_outcomes():
     )
     samples = run_async(collector.collect([ITEM], step=0)).samples
     assert [s.outcome for s in samples[1::2]] == [Outcome.VERIFIER_FAILED] * 2
-    assert samples[1].outcome_detail == "reward.parts.other: ValueError: odd"
+    assert samples[1].outcome_detail.startswith("reward.parts.other: ValueError: odd (")
     for sample in samples[::2]:
         written = len(sample.text)
         assert sample.reward == 6.0 - written

@@ -1,16 +1,25 @@
 import asyncio
+import functools
 import subprocess
 import sys
 
 import psutil
 import pytest
+from helpers.reward_functions import hanging_score
 from helpers.rewards import results_of
 from helpers.samples import completed_sample
 
-from zerogap.config.reward import MathVerifyReward
-from zerogap.data import PromptItem
+from zerogap.config.data import ReasoningGymData
+from zerogap.config.reward import MathVerifyReward, RegexReward, TaskReward
+from zerogap.data import PromptItem, PromptSets, build_prompt_sets
 from zerogap.errors import ConfigError, RewardFailed
-from zerogap.rollout import RewardRequest, RewardResult, WorkerRewards, build_rewards
+from zerogap.rollout import (
+    RewardRequest,
+    RewardResult,
+    WorkerRewards,
+    build_rewards,
+    worker_rewards,
+)
 from zerogap.rollout.reward_source import RewardSource
 
 MISBEHAVE = "helpers.reward_functions:misbehave"
@@ -53,6 +62,9 @@ FAILURES = {
     "nan": "not a finite number",
     "none": "not a finite number",
     "crash": "ended its process",
+    "exit": "SystemExit: no reward today (reward_functions.py, line ",
+    "surrogate": "ValueError: price \\ud83d today (reward_functions.py",
+    "panic": "Panic: (its text cannot be read) (reward_functions.py",
     "hang": f"took longer than {DEADLINE_S} s",
 }
 
@@ -66,10 +78,13 @@ def test_a_failing_completion_is_a_failure_and_its_neighbours_keep_their_rewards
         assert reason in str(result)
 
 
-def test_a_stuck_process_is_killed_and_replaced(workers):
+def test_a_stuck_process_is_killed_and_replaced(workers, monkeypatch):
+    # After an answer, even one call that hangs is no reason to give up.
+    monkeypatch.setattr(worker_rewards, "_MAX_LATE", 1)
     rewards = workers(timeout_s=DEADLINE_S, num_workers=1)
     stuck = pids(rewards)
-    results_of(rewards, [request("hang"), request("ok")])
+    results = results_of(rewards, [request("ok"), request("hang"), request("ok")])
+    assert results[0] == results[2] == RewardResult(1.0)
     assert not psutil.pid_exists(stuck[0])
     assert pids(rewards) != stuck
 
@@ -79,6 +94,14 @@ def test_waiting_in_line_is_no_timeout(workers):
     rewards = workers("helpers.reward_functions:slow", timeout_s=DEADLINE_S, num_workers=1)
     results = results_of(rewards, [request("x") for _ in range(8)])
     assert all(isinstance(r, RewardResult) for r in results)
+
+
+def test_a_function_that_always_hangs_is_not_waited_for_a_hundred_times(workers, monkeypatch):
+    monkeypatch.setattr(worker_rewards, "_MAX_LATE", 2)
+    rewards = workers(timeout_s=0.1, num_workers=1)
+    *waited, last = results_of(rewards, [request("hang") for _ in range(100)])
+    assert sum("not called again" not in str(result) for result in waited) == 2
+    assert "took longer than 0.1 s in each of its first 2 calls, so it was" in str(last)
 
 
 def test_closing_ends_the_processes_and_those_only(workers):
@@ -172,10 +195,16 @@ def test_a_failure_in_the_list_fails_one_sample(workers):
 @pytest.mark.parametrize(
     ("function", "options", "message"),
     [
-        ("shortest", {"takes": "completion"}, "declared as (completions, item, samples, *, bonus=1.0), which takes a group, but takes = 'completion'; set takes = 'group'"),
-        ("length", {"takes": "group"}, "which takes a completion, but takes = 'group'; set takes = 'completion'"),
+        ("shortest", {"takes": "completion"}, "declared as (completions, item, samples, *, bonus=1.0), which takes a group, but takes = 'completion'; remove takes"),
+        ("length", {"takes": "group"}, "which takes a completion, but takes = 'group'; remove takes"),
         ("length", {"params": {"scael": 2.0}}, "it is called as (completion, item, sample, scael=2.0), but it is declared as (completion, item, sample, *, scale=1.0): got an unexpected keyword argument 'scael'; change"),
-        ("no_arguments", {"takes": "group"}, "it is called as (completions, item, samples), but it is declared as (): too many positional"),
+        ("no_arguments", {}, "it is declared as (), which is no known way to declare a reward function; name its parameters as one of: zerogap's (completion, item, sample); zerogap's (completions, item, samples); TRL's (completions, **columns); verl's (data_source, solution_str, ground_truth, extra_info=None)"),
+        ("other_names", {}, "it is declared as (text, row, rollout), which is no known way"),
+        ("keywords_only", {}, "but it is declared as (*, completion, item, sample): too many positional"),
+        ("Grader", {}, "it is a class; name a function"),
+        ("trl_with_column", {"columns": ("answer",)}, "nothing is given for solution; there are answer, completion_ids, completions, prompts"),
+        ("trl_with_column", {"columns": ("solution",), "params": {"scale": 1}}, "the params of the recipe do not fit: got an unexpected keyword argument 'scale'"),
+        ("verl_with_more", {}, "nothing is given for reward_router_address; there are data_source, extra_info, ground_truth, solution_str"),
         ("MISBEHAVE", {}, "it is 'not a function', which cannot be called; name a function"),
     ],
 )  # fmt: skip
@@ -185,8 +214,9 @@ def test_a_function_that_cannot_be_called_is_refused(function, options, message)
     assert message in str(refused.value)
 
 
-def test_a_function_in_c_has_no_signature_to_check():
-    RewardSource(function="builtins:max").load()
+def test_a_function_in_c_is_refused_because_nothing_says_what_its_parameters_mean():
+    with pytest.raises(ConfigError, match=r"written in C.*name a Python function that calls it"):
+        RewardSource(function="builtins:max").load()
 
 
 def test_a_function_that_cannot_be_called_is_refused_at_once():
@@ -202,6 +232,77 @@ def test_a_function_that_cannot_be_imported_is_refused_at_once(function):
         ConfigError, match=r"cannot be used in a worker process.*name it as module:function"
     ):
         WorkerRewards(function, timeout_s=1.0, num_workers=1)
+
+
+def test_files_named_like_pythons_modules_or_ours_hide_none_of_them(tmp_path, monkeypatch, workers):
+    for name in ("statistics", "json", "random", "numpy", "zerogap"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')")
+    (tmp_path / "own_reward.py").write_text(
+        "import json, random, statistics, numpy, zerogap\n"
+        "def middle(completion, item, sample):\n"
+        "    return statistics.median([1.0, len(completion)])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    # As in a notebook or with python -m: the working directory comes first.
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    rewards = workers("own_reward:middle", num_workers=1)
+    assert results_of(rewards, [request("abc")]) == [RewardResult(2.0)]
+
+
+def test_a_module_with_the_name_of_one_of_pythons_is_told_to_take_another():
+    with pytest.raises(
+        ConfigError, match=r"module 'statistics' .*Python's own module.*rename yours"
+    ):
+        RewardSource(function="statistics:reward").load()
+
+
+def test_a_pattern_that_never_ends_is_a_failure_not_a_hang():
+    pattern = r"((?:[\s\S]?[\s\S]?)+)\x00END"
+    config = RegexReward(kind="regex", pattern=pattern, timeout_s=DEADLINE_S)
+    rewards = build_rewards(config)
+    stuck, fine = results_of(rewards, [request("a" * 60), request("12\x00END")])
+    rewards.close()
+    assert f"took longer than {DEADLINE_S} s" in str(stuck)
+    assert fine == RewardResult(1.0)
+
+
+def test_a_score_of_another_package_has_a_deadline():
+    sets = PromptSets(
+        train=[], evaluation=[], score=functools.partial(hanging_score), score_may_hang=True
+    )
+    rewards = build_rewards(TaskReward(kind="task", timeout_s=DEADLINE_S), sets)
+    stuck, fine = results_of(rewards, [request("hang"), request("0.5")])
+    rewards.close()
+    assert "took longer" in str(stuck)
+    assert fine == RewardResult(0.5)
+
+
+def test_reasoning_gyms_score_is_computed_in_a_process_that_makes_the_data_set_again():
+    pytest.importorskip("reasoning_gym")
+    data = ReasoningGymData(
+        kind="reasoning_gym", dataset="basic_arithmetic", size=4, eval_size=1, seed=3
+    )
+    sets = build_prompt_sets(data)
+    assert sets.score_may_hang
+    item = sets.train[2]
+    rewards = build_rewards(TaskReward(kind="task"), sets)
+    asked = [
+        RewardRequest(completion=c, item=item, sample=completed_sample(c))
+        for c in (item.answer or "", "no number")
+    ]
+    right, wrong = results_of(rewards, asked)
+    rewards.close()
+    assert right == RewardResult(1.0)
+    assert wrong.value < 1
+
+
+def test_what_is_recognised_is_said_of_the_users_functions_only(workers):
+    named = workers("helpers.reward_functions:verl", key="reward.parts.own", timeout_s=20.0)
+    assert named.describe() == [
+        "reward.parts.own: helpers.reward_functions:verl has verl's (data_source, solution_str, ground_truth, extra_info=None); "
+        'one call for a completion, at most 20 s; data_source is "" where the data has no such field (reward.parts.own.params.data_source sets it)'
+    ]
+    assert workers().describe() == []
 
 
 def test_processes_end_when_their_run_is_killed():
@@ -243,6 +344,25 @@ def math():
         (r"The answer is $\sqrt{2}$", r"\boxed{2^{1/2}}", 1),
         ("(1,2)", "$(1, 2)$", 1),
         ("1,200", "1200", 1),
+        ("1/2^{99}", "$1/2^{98}$", 0),
+        ("1/2^{99}", r"$\frac{1}{2^{99}}$", 1),
+        ("0.0000001", "$0.0000002$", 0),
+        ("0.0000001", r"$\frac{1}{10^7}$", 1),
+        ("0.12345678901234567890", "$0.12345678901234567891$", 0),
+        ("1/3", "$0.333333$", 0),
+        ("72", "$72.0$", 1),
+        ("0.1+0.2", "$0.3$", 1),
+        (r"\{1/2^{99}, 3\}", r"$\{1/2^{98}, 3\}$", 0),
+        (r"\{1/2^{99}, 3\}", r"$\{3, 1/2^{99}\}$", 1),
+        ("(1/2^{99}, 3)", "$(1/2^{98}, 3)$", 0),
+        ("x = 1/2^{99}", "$1/2^{98}$", 0),
+        ("x = 3", "$3$", 1),
+        ("x + 1/2^{99}", "$x + 1/2^{98}$", 0),
+        (r"\sqrt{2}/2^{99}", r"$\sqrt{2}/2^{98}$", 0),
+        (r"\pi", "$3.141593$", 1),
+        ("50", r"$50\%$", 1),
+        ("0.5", r"$50\%$", 1),
+        ("50", r"$60\%$", 0),
     ],
 )
 def test_math_is_compared_as_mathematics(math, answer, completion, reward):

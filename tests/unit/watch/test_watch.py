@@ -1,5 +1,6 @@
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ CALM = {
     "rollout/truncated_fraction": 0.1,
     "group/count": 10.0,
     "group/without_signal": 2.0,
+    "rollout/num_samples": 40.0,
+    "rollout/failed_fraction": 0.0,
 }
 BAD = {
     "gap": {"gap/total/mean": 0.5, "gap/staleness/open/mean": 0.4, "gap/numbers/open/mean": 0.1},
@@ -27,6 +30,7 @@ BAD = {
     "gradient": {"train/grad_norm": 50.0},
     "truncation": {"rollout/truncated_fraction": 0.9, "rollout/completion_len/mean": 31.0},
     "signal": {"group/without_signal": 10.0},
+    "failures": {"rollout/failed_fraction": 0.2, "outcome/verifier_failed": 8.0},
 }
 
 
@@ -146,6 +150,35 @@ def test_a_resumed_run_is_held_against_the_limits_that_it_had(kind):
     after(before, [{}] * 6)
     later.load_state_dict(json.loads(json.dumps(before.state_dict())))
     assert changes_of(after(later, [BAD[kind]] * 2, start=7)) == [(kind, "on", 8)]
+
+
+def test_the_alarm_of_failed_rewards_says_how_many_and_why():
+    *_, report = after(watch(), [BAD["failures"]] * 2)
+    (alarm,) = report.alarms
+    assert "8 of 40 samples are verifier_failed: the reward function raised" in alarm.suspect
+    assert "rollout/failed_fraction = 0.2 (limit 0.1)" in alarm.line()
+
+
+def test_the_command_of_failed_rewards_counts_their_reasons(tmp_path):
+    run = tmp_path / "my run"
+    (folder := run / "rollouts" / "step_000001").mkdir(parents=True)
+    details = ["", "slow", "slow", "KeyError: 'a'"]
+    lines = [json.dumps({"text": "x", "outcome_detail": one}) for one in details]
+    (folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    mine = Watch(WatchConfig(patience=1), run)
+    (alarm,) = mine.observe(1, CALM | BAD["failures"]).alarms
+    done = subprocess.run(["/bin/sh", "-c", alarm.command], capture_output=True, text=True, check=True)  # fmt: skip
+    found = [line.split('"outcome_detail": "') for line in done.stdout.splitlines()]
+    assert sorted((reason, int(count)) for count, reason in found) == [("KeyError: 'a'", 1), ("slow", 2)]  # fmt: skip
+
+
+def test_a_checkpoint_from_before_an_alarm_existed_can_be_continued():
+    before, later = watch(patience=2), watch(patience=2)
+    after(before, [BAD["gap"]] * 2)
+    state = json.loads(json.dumps(before.state_dict()))
+    del state["alarms"]["failures"]
+    later.load_state_dict(state)
+    assert changes_of(after(later, [BAD["failures"] | BAD["gap"]] * 2, start=3)) == [("failures", "on", 4)]  # fmt: skip
 
 
 def test_an_exception_names_its_message():
