@@ -71,10 +71,10 @@ _EVAL_EXAMPLES = """examples:
   zerogap eval ./model quickstart --evaluate.samples 8 --json
 """
 
-_CERTIFY_EXAMPLES = """Checks zerogap's promises on this machine and model, in about a minute for 135 M parameters: a step with learning
+_CERTIFY_EXAMPLES = """Checks zerogap's promises on this machine and model, in about two minutes for 135 M parameters: a step with learning
 rate 0 changes nothing; log-probs are batch-invariant; the gradient does not depend on micro-batches and packing; every
-token carries the version of its weights; fingerprints cover every tensor; exports, memory and recipes survive a round
-trip. Nothing is trained. Exit code 0: all checks passed; 1: a check failed, and its line says what to do.
+token carries the version of its weights; fingerprints cover every tensor; a saved step continues as itself; tensors move
+as AdamW moves them; exports, memory and recipes survive a round trip. The model's files do not change. Exit code 0: all checks passed; 1: a check failed, and its line says what to do.
 
 examples:
   zerogap certify Qwen/Qwen3-0.6B
