@@ -47,6 +47,7 @@ def test_a_first_step_without_any_reward_ends_the_run_and_is_kept_for_a_look(tmp
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_some_failing_rewards_are_told_once_and_raise_an_alarm(tmp_path):
     done = run(tmp_path, "fails_once_in_a_group")
     assert done.returncode == 0

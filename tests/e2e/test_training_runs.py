@@ -40,7 +40,7 @@ def signalled(name: str, moment: str, count: int, folder: Path) -> CompletedProc
         pytest.param("metrics.jsonl", 2, 1, marks=pytest.mark.slow),
         ("checkpoint", 1, 2),
         ("step/generate", 4, 3),
-        ("metrics.jsonl", 5, 4),
+        pytest.param("metrics.jsonl", 5, 4, marks=pytest.mark.slow),
     ],
 )
 def test_killed_at_any_step_and_started_again_ends_with_the_same_metrics_and_weights(

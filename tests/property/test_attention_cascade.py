@@ -73,7 +73,9 @@ def on_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "path", [PATHS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in PATHS[1:])]
+)
 @settings(max_examples=examples(25))
 @given(step=steps(), heads=HEADS, threads=st.integers(1, 5), seed=st.integers(0, 9))
 def test_a_row_has_the_bits_it_has_alone(path, step, heads, threads, seed):

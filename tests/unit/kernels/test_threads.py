@@ -150,7 +150,7 @@ threading.Thread(target=call).start()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_caller_gets_one_helper_less_than_torch_has_threads(threads):
     done = subprocess.run(
         [sys.executable, "-c", _THREADS_OF_A_PROCESS.format(threads=threads)],

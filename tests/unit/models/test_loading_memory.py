@@ -63,6 +63,7 @@ def test_a_folder_is_never_in_memory_twice(tmp_path, model):
         check(growth(folder, folder / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_dequantised_piece_by_piece(tmp_path, model):
     with torch.no_grad():
         write_model_gguf(tmp_path / "m.gguf", model, matrices=("F16",))

@@ -89,6 +89,7 @@ def test_a_stuck_process_is_killed_and_replaced(workers, monkeypatch):
     assert pids(rewards) != stuck
 
 
+@pytest.mark.slow
 def test_waiting_in_line_is_no_timeout(workers):
     # Eight completions in one process take longer together than the deadline of one.
     rewards = workers("helpers.reward_functions:slow", timeout_s=DEADLINE_S, num_workers=1)
@@ -96,6 +97,7 @@ def test_waiting_in_line_is_no_timeout(workers):
     assert all(isinstance(r, RewardResult) for r in results)
 
 
+@pytest.mark.slow
 def test_a_function_that_always_hangs_is_not_waited_for_a_hundred_times(workers, monkeypatch):
     monkeypatch.setattr(worker_rewards, "_MAX_LATE", 2)
     rewards = workers(timeout_s=0.1, num_workers=1)
@@ -104,6 +106,7 @@ def test_a_function_that_always_hangs_is_not_waited_for_a_hundred_times(workers,
     assert "took longer than 0.1 s in each of its first 2 calls, so it was" in str(last)
 
 
+@pytest.mark.slow
 def test_closing_ends_the_processes_and_those_only(workers):
     rewards, other = workers(), workers()
     results_of(rewards, [request("ok")] * 4)
@@ -116,6 +119,7 @@ def test_closing_ends_the_processes_and_those_only(workers):
         results_of(rewards, [request("ok")])
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_no_process_at_work(workers, tmp_path):
     rewards = workers(num_workers=1)
     (stuck,) = pids(rewards)
@@ -167,6 +171,7 @@ GROUP_FAILURES = {
 }
 
 
+@pytest.mark.slow
 def test_a_failing_call_fails_its_group_and_no_other(workers):
     rewards = workers(GROUPS, takes="group", timeout_s=DEADLINE_S)
     failing = [first for first, reason in GROUP_FAILURES.items() if reason]
@@ -266,6 +271,7 @@ def test_a_pattern_that_never_ends_is_a_failure_not_a_hang():
     assert fine == RewardResult(1.0)
 
 
+@pytest.mark.slow
 def test_a_score_of_another_package_has_a_deadline():
     sets = PromptSets(
         train=[], evaluation=[], score=functools.partial(hanging_score), score_may_hang=True
@@ -374,6 +380,7 @@ def test_a_reference_that_is_no_mathematics_is_a_failure(math):
     assert "finds no mathematics" in str(result)
 
 
+@pytest.mark.slow
 def test_a_comparison_that_never_ends_is_a_failure_not_a_zero(math):
     tower = "$9^{9^{9^{9^{9}}}} - 9^{9^{9^{9}}}$"
     stuck, fine = results_of(math, [request(tower, answer="7"), request("7", answer="7")])

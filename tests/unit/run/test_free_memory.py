@@ -53,6 +53,7 @@ print([name for name in ("torch._dynamo", "sympy", "pandas", "pyarrow", "sklearn
 """
 
 
+@pytest.mark.slow
 def test_a_run_imports_no_compiler_and_no_tables(tmp_path):
     """torch imports its compiler for classes that look harmless, which takes seconds and 80 MB."""
     command = [sys.executable, "-c", HEAVY, str(RECIPE), *small_run(tmp_path)]
