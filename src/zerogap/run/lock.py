@@ -1,13 +1,17 @@
 """One owner of a run's folder at a time."""
 
+import errno
 import fcntl
 import os
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from zerogap.errors import ConfigError, RunFolderError
 from zerogap.run_folder import RunFolder
+
+_WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -38,5 +42,13 @@ def _take(descriptor: int, lock: Path) -> None:
         named = f" by process {who}" if who else ""
         msg = f"{lock.parent} is in use{named}; wait until that run ends, stop it, or set another run.dir"
         raise RunFolderError(msg) from None
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+        warnings.warn(
+            f"the file system of {lock.parent} has no locks ({error.strerror}), so a second run in this folder would not be noticed",
+            stacklevel=2,
+        )
+        return
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())

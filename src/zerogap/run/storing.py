@@ -69,7 +69,9 @@ class DiskNeed:
         free = shutil.disk_usage(folder.path).free
         parts = f"{self.num_kept} checkpoint{'s' * (self.num_kept > 1)} of {_gb(self.checkpoint)}, model {_gb(self.export)}"
         if self.at_most > free + mine:
-            msg = f"run.dir = {str(folder.path)!r}: the run needs {_gb(self.at_most)} there ({parts}, and one checkpoint more while it is written), and {_gb(free)} are free; make room, lower run.keep_checkpoints, or set a run.dir on another disk"
+            is_one_more = self.num_at_once > self.num_kept
+            more = ", and one checkpoint more while it is written" if is_one_more else ""
+            msg = f"run.dir = {str(folder.path)!r}: the run needs {_gb(self.at_most)} there ({parts}{more}), and {_gb(free)} are free; make room, lower run.keep_checkpoints, or set a run.dir on another disk"
             raise ConfigError(msg)
         return f"disk: {_gb(self.at_end)} at the end ({parts}); {_gb(free)} free"
 

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -52,3 +54,15 @@ def test_a_place_where_no_folder_can_be_is_refused(tmp_path, place):
     with pytest.raises(ConfigError, match=r"run\.dir = .*/file.* set another run\.dir"):
         with owned(RunFolder(tmp_path / place)):
             pass
+
+
+def test_a_file_system_without_locks_is_said_and_used(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with (
+        pytest.warns(UserWarning, match="has no locks .* a second run in this folder"),
+        owned(RunFolder(tmp_path)),
+    ):
+        pass
