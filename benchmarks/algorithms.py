@@ -28,7 +28,7 @@ from rich.console import Console
 from zerogap.config import RunConfig
 from zerogap.config.load import load_config
 from zerogap.errors import BenchmarkError, NumericsError, ZerogapError
-from zerogap.obs import format_duration, monotonic_s, read_jsonl
+from zerogap.obs import format_duration, monotonic_s, read_jsonl, written_whole
 from zerogap.run import evaluate_model
 from zerogap.run.export import export_policy
 from zerogap.run.interrupt import Interrupt
@@ -342,10 +342,8 @@ def _json(run: FinishedRun) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    # Renamed into place, so that a kill leaves no half-written file.
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def _say(line: str) -> None:

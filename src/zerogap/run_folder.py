@@ -47,6 +47,11 @@ def checkpoint_name(step: int) -> str:
     return f"step_{step:06d}"
 
 
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint's or rollouts' folder."""
+    return int(path.name.removeprefix("step_"))
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints in ``folder``, oldest first."""
     return sorted(path for path in folder.glob("step_*") if (path / CHECKPOINT_STATE).exists())

@@ -1,21 +1,17 @@
 """A run whose rewards fail says so, and one whose rewards all fail from the start ends with an error."""
 
 import json
-from pathlib import Path
 
 import pytest
 from helpers.commands import zerogap
+from helpers.tiny_runs import RECIPE, SMALL_MODEL
 
 from zerogap.obs import read_jsonl
 
-TINY = Path(__file__).parents[2] / "recipes" / "tiny.toml"
 SMALL = {
+    **SMALL_MODEL,
     "rollout.prompts_per_step": "2",
     "rollout.group_size": "4",
-    "model.init.num_layers": "2",
-    "model.init.hidden_size": "64",
-    "model.init.intermediate_size": "128",
-    "model.init.num_heads": "4",
     "data.eval_size": "2",
     "evaluate.every": "0",
     "run.steps": "3",
@@ -26,7 +22,7 @@ SMALL = {
 
 def run(folder, function, **changes):
     keys = {**SMALL, "run.dir": str(folder), "reward.function": f"helpers.reward_functions:{function}", **changes}  # fmt: skip
-    return zerogap("train", TINY, *(f"--{key}={value}" for key, value in keys.items()))
+    return zerogap("train", RECIPE, *(f"--{key}={value}" for key, value in keys.items()))
 
 
 @pytest.mark.e2e
@@ -64,7 +60,7 @@ def test_some_failing_rewards_are_told_once_and_raise_an_alarm(tmp_path):
     model = str(tmp_path / "export")
     flags = ["--data.eval_size=2", "--reward.kind=import"]
     function = "--reward.function=helpers.reward_functions:"
-    refused = zerogap("eval", model, TINY, *flags, f"{function}always_raises")
+    refused = zerogap("eval", model, RECIPE, *flags, f"{function}always_raises")
     assert refused.returncode == 2
     assert "evaluation: none of 2 completions got a reward" in refused.stderr
 

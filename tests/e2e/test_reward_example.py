@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.planted_fault import assert_notices
+from helpers.tiny_runs import RECIPE as TINY
+from helpers.tiny_runs import SMALL_MODEL
 from helpers.tolerance import FLOAT64_SAME_OP
 
 from zerogap.cli import main
@@ -15,12 +17,9 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE, RECIPE = ROOT / "examples" / "rewards.py", ROOT / "examples" / "rewards.toml"
 WEIGHTS = {"credit": 1.0, "letters": 0.2, "rarity": 0.1}
 SMALL = {
+    **SMALL_MODEL,
     "rollout.prompts_per_step": "4",
     "rollout.group_size": "4",
-    "model.init.num_layers": "2",
-    "model.init.hidden_size": "64",
-    "model.init.intermediate_size": "128",
-    "model.init.num_heads": "4",
     "evaluate.every": "0",
     "run.steps": "2",
     "train.warmup_steps": "1",
@@ -31,7 +30,7 @@ SMALL = {
 def test_the_example_trains_and_records_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     flags = [f"--{key}={value}" for key, value in {**SMALL, "run.dir": str(tmp_path)}.items()]
-    assert main(["train", str(ROOT / "recipes" / "tiny.toml"), str(RECIPE), *flags]) == 0
+    assert main(["train", str(TINY), str(RECIPE), *flags]) == 0
     lines = read_jsonl(tmp_path / "metrics.jsonl")
     samples = load_rollouts(tmp_path / "rollouts" / "step_000002")
     assert len(samples) == 16
@@ -60,7 +59,7 @@ def test_the_docs_show_the_example_as_it_is():
 
 
 def test_dry_run_prints_the_parts(capsys: pytest.CaptureFixture):
-    assert main(["train", str(ROOT / "recipes" / "tiny.toml"), str(RECIPE), "--dry-run"]) == 0
+    assert main(["train", str(TINY), str(RECIPE), "--dry-run"]) == 0
     printed = capsys.readouterr().out
     for name in WEIGHTS:
         assert f"[reward.parts.{name}]\nkind = " in printed

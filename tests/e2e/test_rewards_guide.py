@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.commands import zerogap
 from helpers.samples import completed_sample
+from helpers.tiny_runs import RECIPE, SMALL_MODEL
 
 from zerogap.config import RunConfig
 from zerogap.config.load import load_config
@@ -21,19 +22,15 @@ from zerogap.run.rewards import recipe_rewards
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guide" / "rewards.md").read_text(encoding="utf-8")
-TINY = ROOT / "recipes" / "tiny.toml"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CODE = [text for language, text in BLOCKS if language == "python"]
 RECIPES = {text.split("\n", 1)[0][2:]: text for language, text in BLOCKS if language == "toml"}
 EASY = {"item_id": "questions-1", "question": "3 * 4?", "answer": "12"}
 SMALL = {
+    **SMALL_MODEL,
     "data.eval_size": "0",
     "rollout.prompts_per_step": "2",
     "rollout.group_size": "4",
-    "model.init.num_layers": "2",
-    "model.init.hidden_size": "64",
-    "model.init.intermediate_size": "128",
-    "model.init.num_heads": "4",
     "evaluate.every": "0",
     "train.warmup_steps": "0",
     "run.steps": "1",
@@ -60,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config_of(name: str) -> RunConfig:
-    return load_config([TINY, Path("mine.toml"), Path(name)], FLAGS).config
+    return load_config([RECIPE, Path("mine.toml"), Path(name)], FLAGS).config
 
 
 def requests(*completions: str) -> list[RewardRequest]:
@@ -145,7 +142,7 @@ def test_several_rewards_add_up_and_the_sum_has_its_range(folder):
 
 @pytest.mark.e2e
 def test_the_five_minutes_train(folder):
-    done = zerogap("train", TINY, "mine.toml", *FLAGS, "--run.dir=run")
+    done = zerogap("train", RECIPE, "mine.toml", *FLAGS, "--run.dir=run")
     assert done.returncode == 0, done.stderr
     (said,) = (text for language, text in BLOCKS if text.startswith("reward: "))
     assert said in done.stdout

@@ -57,6 +57,14 @@ def test_a_full_disk_is_one_sentence_that_says_what_is_safe_and_the_run_goes_on(
     assert [line["step"] for line in metrics(folder)] == [0, 1, 2]
 
 
+def test_a_disk_that_is_full_from_the_start_says_what_to_do_too(tmp_path):
+    for num_bytes in (100, 4000):
+        with file_limit(num_bytes):
+            full = zerogap(*arguments(tmp_path / str(num_bytes)))
+        assert full.returncode == 2
+        assert "cannot be written (File too large); no step is saved yet: make room" in full.stderr
+
+
 def test_a_run_without_its_recipe_is_refused(whole, tmp_path):
     folder = tmp_path / "run"
     run(folder, run__steps="2")

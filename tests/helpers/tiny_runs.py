@@ -6,13 +6,16 @@ from helpers.commands import zerogap
 from zerogap.obs import read_jsonl
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
-SMALL = {
-    "rollout.prompts_per_step": "4",
-    "rollout.group_size": "4",
+SMALL_MODEL = {
     "model.init.num_layers": "2",
     "model.init.hidden_size": "64",
     "model.init.intermediate_size": "128",
     "model.init.num_heads": "4",
+}
+SMALL = {
+    **SMALL_MODEL,
+    "rollout.prompts_per_step": "4",
+    "rollout.group_size": "4",
     "evaluate.every": "2",
     "run.checkpoint_every": "2",
     "run.steps": "6",

@@ -87,7 +87,7 @@ from zerogap.algorithms.reward_parts import (
 from zerogap.algorithms.shaping import overlong_penalties
 from zerogap.algorithms.teacher import HintConfig, TeacherConfig
 from zerogap.algorithms.terms import Level, LossTerms, Surrogate, policy_ratio
-from zerogap.algorithms.user_function import call_user_function, check_user_functions
+from zerogap.algorithms.user_function import call_user_function, check_user_functions, module_file
 from zerogap.algorithms.values import value_surrogate
 
 __all__ = [
@@ -166,6 +166,7 @@ __all__ = [
     "kl_penalties",
     "ledger_statistics",
     "loss_denominators",
+    "module_file",
     "normalized_over_tokens",
     "off_policy_keep",
     "optimal_token_baselines",

@@ -1,9 +1,11 @@
 """Functions of the user's, named in a recipe as ``module:function``."""
 
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from zerogap.errors import ConfigError
@@ -16,8 +18,7 @@ def user_function(path: str) -> Callable[..., Any]:
         ConfigError: there is none.
     """
     module, _, name = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    _look_here_too()
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -27,6 +28,16 @@ def user_function(path: str) -> Callable[..., Any]:
         msg = f"{path!r} is a {type(found).__name__}, not a function; give module:function"
         raise ConfigError(msg)
     return found
+
+
+def module_file(path: str) -> Path | None:
+    """The file of the module that ``module:function`` names, found without running it; None if there is none."""
+    _look_here_too()
+    try:
+        spec = importlib.util.find_spec(path.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin is not None else None
 
 
 def check_user_functions(paths: Mapping[str, str]) -> None:
@@ -51,3 +62,9 @@ def check_user_functions(paths: Mapping[str, str]) -> None:
 def call_user_function(path: str, *arguments: object, **params: object) -> Any:  # noqa: ANN401 - whatever the user returns
     """Call it. What it raises passes through: the traceback shows the user's line."""
     return user_function(path)(*arguments, **params)
+
+
+def _look_here_too() -> None:
+    """Find modules in the working directory, after all others."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

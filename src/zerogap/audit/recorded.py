@@ -14,7 +14,7 @@ from zerogap.obs import read_jsonl
 from zerogap.rollout import load_rollouts
 from zerogap.run.trainers import settings_of_recipe
 from zerogap.run.versions import PublishedVersion, StepSettings, read_versions
-from zerogap.run_folder import RunFolder, list_checkpoints
+from zerogap.run_folder import RunFolder, list_checkpoints, step_of
 from zerogap.types import Sample, exclusion_reason
 
 
@@ -65,13 +65,13 @@ class RecordedRun:
     def checkpoints(self) -> dict[int, Path]:
         """Weight version -> complete checkpoint."""
         found = list_checkpoints(self.folder.checkpoints)
-        return {int(path.name.removeprefix("step_")): path for path in found}
+        return {step_of(path): path for path in found}
 
     @cached_property
     def steps(self) -> list[int]:
         """Steps whose rollouts are on disk, ascending."""
         found = (self.folder.path / "rollouts").glob("step_*")
-        return sorted(int(path.name.removeprefix("step_")) for path in found)
+        return sorted(map(step_of, found))
 
     def samples(self, step: int) -> list[Sample]:
         """The samples that the step trained on."""

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from zerogap.certify.finding import Finding
 from zerogap.config import TrainConfig
+from zerogap.models import CausalLM
 from zerogap.train import NativeTrainer
 from zerogap.types import Sample
-from zerogap.weights import digest_weights, named_weights, trained_weights
+from zerogap.weights import copy_weights, digest_weights, named_weights, trained_weights
 
 LEARNING_RATE = 1e-3
 """Far above the spacing of fp32 numbers at the size of weights, so that a movement can be measured."""
@@ -52,7 +53,7 @@ def check_optimizer(
                 if found := _difference(old, after[name], expected):
                     wrong.setdefault(name, f"{name} in step {number}: {found}")
     finally:
-        _restore(trainer, kept)
+        _restore(trainer.model, kept)
     still = [name for name, gradient in gradients[0].items() if not gradient.any()]
     if wrong:
         first = "; ".join(list(wrong.values())[:3])
@@ -72,23 +73,24 @@ def check_resume(make: Callable[[], NativeTrainer], samples: Sequence[Sample]) -
         samples: of one step, with a signal.
     """
     trainer = make()
-    kept = _copied(trained_weights(trainer.model))
+    model = trainer.model
+    kept = _copied(trained_weights(model))
     try:
         _step(trainer, samples)
-        saved = _copied(trained_weights(trainer.model))
+        saved = _copied(trained_weights(model))
         with TemporaryDirectory() as folder:
             trainer.save(Path(folder))
             _step(trainer, samples)
             straight = _digests(trainer)
             del trainer
             resumed = make()
-            _restore(resumed, saved)
+            _restore(model, saved)
             resumed.load(Path(folder))
         _step(resumed, samples)
         again = _digests(resumed)
-        moved = digest_weights(trained_weights(resumed.model)).hex != digest_weights(saved).hex
+        moved = digest_weights(trained_weights(model)).hex != digest_weights(saved).hex
     finally:
-        _restore(make(), kept)
+        _restore(model, kept)
     different = [what for what, digest in straight.items() if digest != again[what]]
     if different:
         cure = "a resumed run would go on as another run: do not resume it; please report it"
@@ -118,27 +120,20 @@ def check_trained_export(
     before = digest_weights(weights).hex
     try:
         _step(trainer, samples)
-        trained = digest_weights(weights).hex
+        trained = digest_weights(weights)
         with TemporaryDirectory() as folder:
             export(Path(folder))
             exported = load(Path(folder))
-        if missing := sorted(weights.keys() ^ exported.keys()):
-            wrong = [f"{name} is on one side only" for name in missing]
-        else:
-            wrong = [
-                f"{name} is not the trained one"
-                for name, weight in weights.items()
-                if not torch.equal(weight, exported[name])
-            ]
-        found = digest_weights(exported).hex
+        found = digest_weights(exported)
     finally:
-        _restore(trainer, kept)
-    if trained == before:
+        _restore(trainer.model, kept)
+    if trained.hex == before:
         return Finding(is_kept=False, figure="the step changed no weight, so nothing was compared", cure="certify weights that are finite and not all equal")  # fmt: skip
-    if wrong or found != trained:
+    wrong = [f"{name} is not the trained one" for name in found.differences(trained)]
+    if wrong:
         cure = "the export is another model than the one that was trained: do not use it; please report it"
-        return Finding(is_kept=False, figure=f"export after a step: digest {found[:12]}, trained {trained[:12]}; {len(wrong)} of {len(weights)} tensors: {'; '.join(wrong[:3])}", cure=cure)  # fmt: skip
-    return Finding(is_kept=True, figure=f"step, export, load: all {len(weights)} tensors the trained ones, digest {found[:12]}")  # fmt: skip
+        return Finding(is_kept=False, figure=f"export after a step: digest {found.hex[:12]}, trained {trained.hex[:12]}; {len(wrong)} of {len(weights)} tensors: {'; '.join(wrong[:3])}", cure=cure)  # fmt: skip
+    return Finding(is_kept=True, figure=f"step, export, load: all {len(weights)} tensors the trained ones, digest {found.hex[:12]}")  # fmt: skip
 
 
 def _step(trainer: NativeTrainer, samples: Sequence[Sample]) -> None:
@@ -201,7 +196,5 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-@torch.no_grad()
-def _restore(trainer: NativeTrainer, kept: Mapping[str, Tensor]) -> None:
-    for name, weight in trained_weights(trainer.model).items():
-        weight.copy_(kept[name])
+def _restore(model: CausalLM, kept: Mapping[str, Tensor]) -> None:
+    copy_weights(kept.items(), trained_weights(model))

@@ -8,7 +8,7 @@ from zerogap.models.attention import Attention
 from zerogap.models.causal_lm import CausalLM, Precision
 from zerogap.models.choices import ChoiceColumn, Choices
 from zerogap.models.config import ModelConfig
-from zerogap.models.export import export_hf
+from zerogap.models.export import export_bytes, export_hf
 from zerogap.models.families import FAMILIES, find_family
 from zerogap.models.hf_config import config_from_hf, config_to_hf
 from zerogap.models.loading import LoadedModel, load_model
@@ -28,6 +28,7 @@ __all__ = [
     "RopeScaling",
     "config_from_hf",
     "config_to_hf",
+    "export_bytes",
     "export_hf",
     "find_family",
     "hf_tensors",

@@ -17,6 +17,7 @@ from zerogap.models.causal_lm import CausalLM
 from zerogap.models.hf_config import config_to_hf, special_ids_to_hf
 from zerogap.models.names import hf_tensors
 from zerogap.models.safetensors_loading import INDEX_FILE, SINGLE_FILE
+from zerogap.obs import building
 from zerogap.tensor_file import save_tensors
 
 MAX_SHARD_BYTES = 5 * 10**9
@@ -53,22 +54,22 @@ def export_hf(
     if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         msg = f"export folder {folder} already has content, which the export would overwrite; choose another folder or pass replace=True"
         raise ModelError(msg)
-    building = folder.with_name(f".{folder.name}.partial")
-    _remove(building)
-    building.mkdir(parents=True)
-    try:
-        _write_weights(model, building, max_shard_bytes)
+    partial = folder.with_name(f".{folder.name}.partial")
+    with building(partial):
+        _write_weights(model, partial, max_shard_bytes)
         dtype = str(_STORED_AS[model.precision]).removeprefix("torch.")
-        _write_json(building / "config.json", config_to_hf(model.config, dtype=dtype))
+        _write_json(partial / "config.json", config_to_hf(model.config, dtype=dtype))
         special_ids = {k: v for k, v in special_ids_to_hf(model.config).items() if v is not None}
-        _write_json(building / "generation_config.json", {**(generation or {}), **special_ids})
+        _write_json(partial / "generation_config.json", {**(generation or {}), **special_ids})
         if save_tokenizer is not None:
-            save_tokenizer(building)
-    except BaseException:
-        _remove(building)
-        raise
-    _move_into_place(building, folder)
+            save_tokenizer(partial)
+    _move_into_place(partial, folder)
     return folder
+
+
+def export_bytes(model: CausalLM) -> int:
+    """Size of an export's weights."""
+    return sum(view.numel() for _, view in hf_tensors(model)) * _STORED_AS[model.precision].itemsize
 
 
 def _write_weights(model: CausalLM, folder: Path, max_shard_bytes: int) -> None:
@@ -101,12 +102,12 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _move_into_place(building: Path, folder: Path) -> None:
+def _move_into_place(partial: Path, folder: Path) -> None:
     replaced = folder.with_name(f".{folder.name}.replaced")
     _remove(replaced)
     if folder.exists():
         folder.rename(replaced)
-    building.rename(folder)
+    partial.rename(folder)
     _remove(replaced)
 
 

@@ -22,7 +22,7 @@ from zerogap.obs.progress import Phase, Progress
 from zerogap.obs.sinks import JsonlSink, Metrics, MetricSink
 from zerogap.obs.spans import Spans
 from zerogap.obs.tensorboard import TensorBoardSink
-from zerogap.obs.whole_file import written_whole
+from zerogap.obs.whole_file import building, written_whole
 
 __all__ = [
     "ALARM_KINDS",
@@ -42,6 +42,7 @@ __all__ = [
     "Spans",
     "StepMetrics",
     "TensorBoardSink",
+    "building",
     "format_duration",
     "is_reward_part",
     "metric",

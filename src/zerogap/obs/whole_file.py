@@ -1,5 +1,6 @@
-"""Files that are complete or absent, whenever a process ends."""
+"""Files and folders that are complete or absent, whenever a process ends."""
 
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,4 +15,16 @@ def written_whole(path: Path) -> Generator[Path]:
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def building(folder: Path) -> Generator[None]:
+    """While files are written into ``folder``, a new one with a temporary name; after an error it is removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from zerogap.errors import ZerogapError
 from zerogap.rollout.storage import SAMPLES_FILE, TRAINER_FILE, load_rollouts
+from zerogap.run_folder import step_of
 from zerogap.types import Sample
 
 TRAINER_COLUMN = "old_log_probs"
@@ -95,11 +96,10 @@ def _spread(scored: Sequence[KeptRollout], *, sign: int) -> list[KeptRollout]:
 
 
 def _read_step(folder: Path, notes: list[str]) -> list[KeptRollout]:
-    step = int(folder.name.removeprefix("step_"))
     samples = load_rollouts(folder)
     columns = _trainer_columns(folder, samples, notes)
     rollouts = zip(samples, columns, _prompt_notes(folder), strict=True)
-    return [KeptRollout(step, *rollout) for rollout in rollouts]
+    return [KeptRollout(step_of(folder), *rollout) for rollout in rollouts]
 
 
 def _trainer_columns(folder: Path, samples: Sequence[Sample], notes: list[str]) -> list[np.ndarray]:

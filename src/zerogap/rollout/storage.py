@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from zerogap.errors import DataError
+from zerogap.obs import building
 from zerogap.tensor_file import save_arrays
 from zerogap.types import SAMPLE_COLUMNS, FinishReason, Outcome, Sample, Turn
 from zerogap.types.columns import Column, Values
@@ -53,9 +54,7 @@ def save_rollouts(
         trainer_columns: float columns [sum T] over the samples in order, such as ``old_log_probs``.
     """
     staging = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    try:
+    with building(staging):
         save_arrays(_flat_columns(samples), staging / COLUMNS_FILE)
         with (staging / SAMPLES_FILE).open("w", encoding="utf-8") as lines:
             for sample in samples:
@@ -65,9 +64,6 @@ def save_rollouts(
             columns = {name: np.ascontiguousarray(c) for name, c in trainer_columns.items()}
             save_arrays(columns, staging / TRAINER_FILE)
         _replace(staging, folder)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
 
 
 def load_rollouts(folder: Path) -> list[Sample]:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from zerogap.errors import CheckpointError, ZerogapError
+from zerogap.obs import building
 from zerogap.run.digests import digest_of_json, digests_of_files
 from zerogap.run_folder import CHECKPOINT_STATE, checkpoint_name, list_checkpoints
 from zerogap.tensor_file import save_tensors
@@ -178,16 +179,13 @@ def save_checkpoint(folder: Path, step: int, parts: Sequence[CheckpointPart], *,
     """
     folder.mkdir(parents=True, exist_ok=True)
     _remove_partial(folder)
-    building = folder / f".{checkpoint_name(step)}.partial"
-    try:
-        _write(building, step, parts)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
+    partial = folder / f".{checkpoint_name(step)}.partial"
+    with building(partial):
+        _write(partial, step, parts)
     final = folder / checkpoint_name(step)
     if final.exists():
         shutil.rmtree(final)
-    building.rename(final)
+    partial.rename(final)
     _sync(folder)
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
@@ -196,7 +194,7 @@ def save_checkpoint(folder: Path, step: int, parts: Sequence[CheckpointPart], *,
 
 def _write(folder: Path, step: int, parts: Sequence[CheckpointPart]) -> None:
     for part in parts:
-        (folder / part.name).mkdir(parents=True)
+        (folder / part.name).mkdir()
         part.save(folder / part.name)
     digests = {part.name: digests_of_files(folder / part.name) for part in parts}
     described = {"format": _FORMAT, "step": step, "parts": digests}

@@ -9,7 +9,7 @@ from zerogap.obs import read_jsonl
 from zerogap.run.checkpoint import WeightsPart, load_checkpoint
 from zerogap.run.model_card import FILE_NAME, model_card
 from zerogap.run.policy import Policy, load_policy
-from zerogap.run_folder import RunFolder, checkpoint_name, list_checkpoints
+from zerogap.run_folder import RunFolder, checkpoint_name, list_checkpoints, step_of
 
 _BEST = "eval/reward/mean"
 
@@ -78,4 +78,4 @@ def _best(folder: RunFolder) -> Path:
 
 
 def _steps(checkpoints: list[Path]) -> str:
-    return ", ".join(str(int(path.name.rpartition("_")[2])) for path in checkpoints)
+    return ", ".join(str(step_of(path)) for path in checkpoints)

@@ -5,13 +5,11 @@ read before. A changed function is said: whoever mends a reward in the middle of
 module's own file is compared, not what it imports.
 """
 
-import importlib.util
 import json
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerogap.algorithms import module_file
 from zerogap.config import RunConfig
 from zerogap.errors import CheckpointError
 from zerogap.models import resolve_source
@@ -54,7 +52,7 @@ def _digests(config: RunConfig, functions: Mapping[str, str]) -> dict[str, dict[
     """Of every input that exists as a file or folder; who reads one that does not exist says so."""
     paths = {key: Path(path) for key, path in _data_paths(config).items()}
     paths |= {key: resolve_source(source) for key, source in _models(config).items()}
-    paths |= {key: path for key, name in functions.items() if (path := _module(name))}
+    paths |= {key: path for key, name in functions.items() if (path := module_file(name))}
     return {key: _of(path) for key, path in paths.items() if path.exists()}
 
 
@@ -71,18 +69,6 @@ def _models(config: RunConfig) -> dict[str, str]:
         "teacher.path": None if teacher is None else teacher.path,
     }
     return {key: path for key, path in given.items() if path is not None}
-
-
-def _module(function: str) -> Path | None:
-    """The file of ``module:function``."""
-    name = function.partition(":")[0]
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin) if spec is not None and spec.origin is not None else None
 
 
 def _of(path: Path) -> dict[str, str]:

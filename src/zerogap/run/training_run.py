@@ -19,7 +19,7 @@ from zerogap.config import RunConfig
 from zerogap.data import build_prompt_sets
 from zerogap.errors import NumericsError, RewardFailed, RunFolderError
 from zerogap.ledger import StartedAudit, trained_gap
-from zerogap.models import hf_tensors
+from zerogap.models import export_bytes
 from zerogap.obs import Progress, StepMetrics, format_duration, monotonic_s
 from zerogap.report import write_report
 from zerogap.rollout import (
@@ -71,7 +71,7 @@ from zerogap.run.step_metrics import (
 from zerogap.run.storing import DiskNeed, storing
 from zerogap.run.versions import version_line
 from zerogap.run.workload import Workload
-from zerogap.run_folder import RunFolder
+from zerogap.run_folder import RunFolder, step_of
 from zerogap.train import TrainMetrics
 from zerogap.types import exclusion_reason
 from zerogap.watch import BudgetController, Watch
@@ -106,6 +106,10 @@ class TrainingRun:
 
     def _begin(self) -> None:
         self._open.enter_context(owned(self.folder))
+        with self._saying_what_is_safe():
+            self._prepare()
+
+    def _prepare(self) -> None:
         open_run_folder(self.folder, self.config)
         # This package never draws from torch's global random stream. User code (rewards, environments) may.
         torch.manual_seed(self.config.run.seed)
@@ -438,8 +442,8 @@ class TrainingRun:
         try:
             yield
         except RunFolderError as error:
-            kept = self._checkpointed_step
-            safe = f"step {kept} is saved" if kept > 0 else "no step is saved yet"
+            kept = self.folder.latest_checkpoint()
+            safe = "no step is saved yet" if kept is None else f"step {step_of(kept)} is saved"
             msg = f"{error}; {safe}: make room or mend the folder's permissions, then run the same command again to continue"
             raise RunFolderError(msg) from error
 
@@ -485,7 +489,7 @@ class TrainingRun:
         return DiskNeed.of(
             self.config.run,
             checkpoint=weights * (1 + self.config.rollout.lag) + components.trainer.num_saved_bytes,
-            export=sum(t.numel() for _, t in hf_tensors(model)) * (2 if model.is_bf16 else 4),
+            export=export_bytes(model),
         )
 
     def _open_files(self, resumed_step: int) -> None:
