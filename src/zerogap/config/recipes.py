@@ -26,10 +26,11 @@ def find_recipe(given: str | Path) -> Path:
         ConfigError: there is neither.
     """
     path, named = Path(given), named_recipes()
+    # A folder may have the name of a recipe: that of its run, for example.
+    if str(given) in named and not path.is_file():
+        return named[str(given)]
     if path.exists():
         return path
-    if str(given) in named:
-        return named[str(given)]
     if path.suffix == ".toml":
         others = sorted(other.name for other in path.parent.glob("*.toml"))
         hint = f"{path.parent}/ has {', '.join(others)}" if others else "check the path, or run `zerogap recipes` for those of the package"  # fmt: skip

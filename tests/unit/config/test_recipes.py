@@ -34,6 +34,9 @@ def test_a_run_by_name_is_the_run_of_the_file():
 
 def test_a_file_of_the_same_name_goes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    assert find_recipe("tiny") == named_recipes()["tiny"]
+    (tmp_path / "tiny").rmdir()
     (tmp_path / "tiny").write_text("")
     assert find_recipe("tiny") == Path("tiny")
 
